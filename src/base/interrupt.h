@@ -1,0 +1,18 @@
+// Ctrl-C as a flag that long loops poll. Library code only reads it; the program installs the
+// handler.
+#pragma once
+
+#include "base/error.h"
+
+namespace sub8 {
+
+// From now on SIGINT and SIGTERM set the flag instead of ending the process; a second one while the
+// flag is still set ends it at once with status 130.
+void install_interrupt_handler();
+bool interrupted();
+void clear_interrupt();
+
+// cancelled("interrupted") when the flag is set.
+Status check_interrupt();
+
+}  // namespace sub8
