@@ -57,7 +57,10 @@ uint32_t oracle_encode(ElementFormat f, const std::vector<double>& values, doubl
   for (uint32_t code = 1; code <= f.max_code(); ++code) {
     const double here = std::fabs(values[code] - magnitude);
     const double there = std::fabs(values[best] - magnitude);
-    if (here < there || (here == there && code % 2 == 0)) best = code;
+    // With one-digit significands a tie goes to the larger one (IEEE 754 4.3.1); zero is still
+    // even.
+    const bool even = f.mantissa_bits == 0 ? code > 1 : code % 2 == 0;
+    if (here < there || (here == there && even)) best = code;
   }
   return best | (std::signbit(x) ? f.sign_bit() : 0);
 }
