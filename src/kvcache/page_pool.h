@@ -1,9 +1,11 @@
 // Which page of KV memory belongs to which sequence: host bookkeeping only, no memory, no device.
 //
-// A page holds kPageTokens tokens of every layer. One page table serves all layers. A token's place is its slot:
-// page * kPageTokens + offset. Invariant, checked by check_invariants(): every page is either free or owned once.
+// A page holds kPageTokens tokens of every layer. One page table serves all layers. A token's place
+// is its slot: page * kPageTokens + offset. Invariant, checked by check_invariants(): every page is
+// either free or owned once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -19,7 +21,8 @@ struct PageTable {
   int64_t capacity() const { return static_cast<int64_t>(pages.size()) * kPageTokens; }
   // The slot of token `position`, which must be below `tokens`.
   int64_t slot(int64_t position) const {
-    return int64_t{pages[static_cast<size_t>(position / kPageTokens)]} * kPageTokens + position % kPageTokens;
+    return int64_t{pages[static_cast<size_t>(position / kPageTokens)]} * kPageTokens +
+           position % kPageTokens;
   }
 };
 
@@ -33,7 +36,8 @@ class PagePool {
   // Pages that `count` more tokens of `table` would take from the pool.
   static int32_t pages_needed(const PageTable& table, int64_t count);
 
-  // Extends `table` by `count` tokens. Either all of them or, when pages do not suffice, nothing and false.
+  // Extends `table` by `count` tokens. Either all of them or, when pages do not suffice, nothing
+  // and false.
   bool extend(PageTable& table, int64_t count);
 
   // Shortens `table` to its first `tokens` tokens; pages that become empty return to the pool.

@@ -1,8 +1,8 @@
 #include "kvcache/page_pool.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 namespace sub8::kvcache {
 namespace {
@@ -30,8 +30,8 @@ TEST(PagePool, InvariantCheckSeesPlantedFaults) {
   PagePool pool(4);
   PageTable a;
   ASSERT_TRUE(pool.extend(a, 40));
-  EXPECT_FALSE(pool.check_invariants({}));         // leaked
-  EXPECT_FALSE(pool.check_invariants({&a, &a}));   // owned twice
+  EXPECT_FALSE(pool.check_invariants({}));        // leaked
+  EXPECT_FALSE(pool.check_invariants({&a, &a}));  // owned twice
   PageTable bad = a;
   bad.pages[0] = 99;
   EXPECT_FALSE(pool.check_invariants({&bad}));
@@ -47,8 +47,13 @@ TEST(PagePool, RandomTrace) {
   for (int step = 0; step < 5000; ++step) {
     PageTable& table = tables[random() % tables.size()];
     switch (random() % 4) {
-      case 0: pool.release(table); break;
-      case 1: pool.truncate(table, table.tokens == 0 ? 0 : random() % static_cast<uint32_t>(table.tokens)); break;
+      case 0:
+        pool.release(table);
+        break;
+      case 1:
+        pool.truncate(table,
+                      table.tokens == 0 ? 0 : random() % static_cast<uint32_t>(table.tokens));
+        break;
       default: {
         const int64_t count = random() % 100;
         const bool fits = PagePool::pages_needed(table, count) <= pool.available();

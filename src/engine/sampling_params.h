@@ -1,0 +1,40 @@
+// What a request may say about sampling and stopping, and its validation. Field meanings follow the
+// OpenAI API and vLLM.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace sub8::engine {
+
+struct SamplingParams {
+  double temperature = 1.0;         // 0 = greedy
+  int64_t top_k = 0;                // 0 and -1 = off
+  double top_p = 1.0;               // 0 keeps the most likely token only
+  double min_p = 0.0;               // relative to the most likely token
+  double repetition_penalty = 1.0;  // over prompt and answer, > 0
+  double presence_penalty = 0.0;    // over the answer, -2..2
+  double frequency_penalty = 0.0;   // over the answer, -2..2
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::optional<uint64_t> seed;  // drawn when absent
+  uint32_t choice = 0;           // which of n parallel answers
+
+  std::optional<int64_t> max_tokens;  // absent: up to the context limit
+  int64_t min_tokens = 0;             // end tokens and stop tokens are not sampled before
+  std::vector<std::string> stop;      // not part of the answer
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+
+  int top_logprobs = -1;  // -1: none; 0: the chosen token's; n: and the n most likely
+};
+
+// Checks every range; `vocab_size` limits token ids. The message names the field, the range and the
+// value.
+Status validate(const SamplingParams& params, int64_t vocab_size);
+
+}  // namespace sub8::engine
