@@ -27,10 +27,18 @@ SUB8_HD constexpr uint32_t unpack_code(const uint8_t* row, int64_t row_bytes, in
 // Packs `count` codes; writes packed_row_bytes(count, bits) bytes. Bits of a code above the width
 // are ignored.
 SUB8_HD constexpr void pack_codes(const uint8_t* codes, int64_t count, int bits, uint8_t* row) {
+  int64_t j = 0;
+  int64_t out = 0;
+  for (; j + 8 <= count; j += 8) {  // eight codes fill `bits` whole bytes
+    uint64_t word = 0;
+    for (int i = 0; i < 8; ++i) {
+      word |= static_cast<uint64_t>(codes[j + i] & ((1u << bits) - 1)) << (i * bits);
+    }
+    for (int i = 0; i < bits; ++i) row[out++] = static_cast<uint8_t>(word >> (8 * i));
+  }
   uint32_t pending = 0;
   int filled = 0;
-  int64_t out = 0;
-  for (int64_t j = 0; j < count; ++j) {
+  for (; j < count; ++j) {
     pending |= (codes[j] & ((1u << bits) - 1)) << filled;
     filled += bits;
     while (filled >= 8) {
@@ -43,8 +51,18 @@ SUB8_HD constexpr void pack_codes(const uint8_t* codes, int64_t count, int bits,
 }
 
 SUB8_HD constexpr void unpack_codes(const uint8_t* row, int64_t count, int bits, uint8_t* codes) {
+  int64_t j = 0;
+  for (; j + 8 <= count; j += 8) {
+    uint64_t word = 0;
+    for (int i = 0; i < bits; ++i) {
+      word |= static_cast<uint64_t>(row[j / 8 * bits + i]) << (8 * i);
+    }
+    for (int i = 0; i < 8; ++i) {
+      codes[j + i] = static_cast<uint8_t>((word >> (i * bits)) & ((1u << bits) - 1));
+    }
+  }
   const int64_t row_bytes = packed_row_bytes(count, bits);
-  for (int64_t j = 0; j < count; ++j) {
+  for (; j < count; ++j) {
     codes[j] = static_cast<uint8_t>(unpack_code(row, row_bytes, j, bits));
   }
 }

@@ -1,0 +1,50 @@
+// ElementCoder equals encode_element for every float, in every element format.
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "format/coder.h"
+
+namespace sub8::format {
+namespace {
+
+// Differences over the magnitudes [begin, end), both signs.
+int64_t differences(ElementFormat f, uint64_t begin, uint64_t end) {
+  const ElementCoder coder(f);
+  int64_t count = 0;
+  for (uint64_t bits = begin; bits < end; ++bits) {
+    const float x = bits_float(static_cast<uint32_t>(bits));
+    const float minus_x = bits_float(static_cast<uint32_t>(bits) | 0x80000000u);
+    const uint32_t want = encode_element(f, x);
+    count += coder.encode(x) != want;
+    count += coder.encode(minus_x) != encode_element(f, minus_x);
+    if (bits <= 0x7f800000u)
+      count += float_bits(coder.round(x)) != float_bits(decode_element(f, want));
+  }
+  return count;
+}
+
+class EveryFloat : public ::testing::TestWithParam<int> {};
+
+TEST_P(EveryFloat, CoderEqualsDefinition) {
+  const int bits = GetParam();
+  for (int e = 1; e < bits; ++e) {
+    const ElementFormat f{static_cast<uint8_t>(e), static_cast<uint8_t>(bits - 1 - e)};
+    const unsigned threads = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<int64_t> found(threads);
+    std::vector<std::thread> pool;
+    for (unsigned t = 0; t < threads; ++t) {
+      pool.emplace_back([&, t] {
+        found[t] = differences(f, 0x80000000ull * t / threads, 0x80000000ull * (t + 1) / threads);
+      });
+    }
+    for (std::thread& thread : pool) thread.join();
+    for (const int64_t count : found) EXPECT_EQ(count, 0) << "e" << e << "m" << bits - 1 - e;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths, EveryFloat, ::testing::Values(3, 4, 5, 6, 7, 8));
+
+}  // namespace
+}  // namespace sub8::format
