@@ -1,0 +1,290 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "kernels/attention/kernels.h"
+
+namespace sub8::kernels {
+namespace {
+
+// Query rows (tokens times heads of one KV head) that share one pass over K and V.
+constexpr int kTileRows = 32;
+// Below this many units per thread, the splits of a unit are spread over the threads as well.
+constexpr int64_t kUnitsPerThread = 4;
+// What attention_workspace_bytes adds, at most, for results of splits that are merged later.
+constexpr int64_t kMaxPartialBytes = int64_t{16} << 20;
+
+constexpr int64_t align16(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+// Scratch of one thread, in floats.
+struct ScratchPlan {
+  int64_t q, scores, tile, part, state, total;
+  explicit ScratchPlan(int64_t head_dim) {
+    q = 0;
+    scores = q + kTileRows * head_dim;
+    tile = scores + kTileRows * kAttentionSplitTokens;
+    part = tile + kPageTokens * head_dim;
+    state = part + kTileRows * (head_dim + 2);
+    total = align16(state + kTileRows * (head_dim + 2));
+  }
+};
+
+SoftmaxState state_at(float* memory, int rows, int head_dim) {
+  return {memory + int64_t{rows} * head_dim, memory + int64_t{rows} * (head_dim + 1), memory};
+}
+
+int64_t splits_of(int64_t keys) {
+  return (keys + kAttentionSplitTokens - 1) / kAttentionSplitTokens;
+}
+
+// Neighbouring rows of one sequence, times some query heads of one KV head.
+struct Unit {
+  int64_t row = 0;  // first token row
+  int tokens = 0;
+  int kv_head = 0;
+  int head = 0;  // first query head
+  int heads = 0;
+  int rows() const { return tokens * heads; }
+};
+
+// Everything a step's threads share.
+struct Step {
+  const AttentionKernels& kernels;
+  const AttentionShape& shape;
+  const uint8_t* pages;
+  InputRows q;
+  std::span<const AttentionRow> rows;
+  OutputRows out;
+  float* workspace;
+  int threads;
+  ScratchPlan plan;
+
+  int group() const { return shape.heads / shape.kv.kv_heads; }
+  int32_t first_key(int64_t row) const {
+    const int32_t position = rows[static_cast<size_t>(row)].position;
+    return shape.window == 0 ? 0 : std::max(0, position - shape.window + 1);
+  }
+  int32_t end_key(int64_t row) const { return rows[static_cast<size_t>(row)].position + 1; }
+  // Splits [begin, end) that some row of the unit sees.
+  int64_t split_begin(const Unit& u) const { return first_key(u.row) / kAttentionSplitTokens; }
+  int64_t split_end(const Unit& u) const { return splits_of(end_key(u.row + u.tokens - 1)); }
+  int64_t cost(const Unit& u) const {
+    return int64_t{u.rows()} * (end_key(u.row + u.tokens - 1) - first_key(u.row) + 32);
+  }
+  float* partials() const { return workspace + threads * plan.total; }
+
+  // Calls f(unit) for all units, in an order in which neighbours read the same keys.
+  template <class F>
+  void for_units(F&& f) const {
+    const int heads_per_unit = std::min(group(), kTileRows);
+    const int tokens_per_unit = kTileRows / heads_per_unit;
+    for (int kv_head = 0; kv_head < shape.kv.kv_heads; ++kv_head) {
+      for (int h = 0; h < group(); h += heads_per_unit) {
+        const auto count = static_cast<int64_t>(rows.size());
+        for (int64_t r = 0; r < count;) {
+          Unit unit{r, 1, kv_head, kv_head * group() + h, std::min(heads_per_unit, group() - h)};
+          while (unit.tokens < tokens_per_unit && r + unit.tokens < count &&
+                 follows(r + unit.tokens)) {
+            ++unit.tokens;
+          }
+          f(unit);
+          r += unit.tokens;
+        }
+      }
+    }
+  }
+  // Whether a row is the next position of its predecessor's sequence.
+  bool follows(int64_t row) const {
+    const AttentionRow& a = rows[static_cast<size_t>(row - 1)];
+    const AttentionRow& b = rows[static_cast<size_t>(row)];
+    return a.page_table == b.page_table && a.position + 1 == b.position;
+  }
+
+  void pack_queries(const Unit& u, float* packed) const {
+    const int d = shape.kv.head_dim;
+    for (int t = 0; t < u.tokens; ++t) {
+      kernels.pack_q(q.data + (u.row + t) * q.stride + int64_t{u.head} * d, int64_t{u.heads} * d,
+                     shape.round_q, packed + int64_t{t} * u.heads * d);
+    }
+  }
+
+  void run_split(const Unit& u, int64_t split, float* scratch, const SoftmaxState& state) const {
+    const int32_t begin = static_cast<int32_t>(split) * kAttentionSplitTokens;
+    int32_t first[kTileRows];
+    int32_t last[kTileRows];
+    for (int i = 0; i < u.rows(); ++i) {
+      const int64_t row = u.row + i / u.heads;
+      first[i] = std::clamp(first_key(row), begin, begin + kAttentionSplitTokens);
+      last[i] = std::clamp(end_key(row), begin, begin + kAttentionSplitTokens);
+    }
+    const KvLayout& kv = shape.kv;
+    SplitTask task;
+    task.q = scratch + plan.q;
+    task.rows = u.rows();
+    task.head_dim = kv.head_dim;
+    task.bf16 = kv.type == KvType::kBF16;
+    task.pages = pages;
+    task.page_bytes = kv.page_bytes();
+    task.k_offset = u.kv_head * kv.head_bytes();
+    task.v_offset = kv.v_offset() + u.kv_head * kv.head_bytes();
+    task.page_table = rows[static_cast<size_t>(u.row)].page_table;
+    task.first = first;
+    task.last = last;
+    task.split_begin = begin;
+    task.scale = shape.scale;
+    task.soft_cap = shape.soft_cap;
+    task.scores = scratch + plan.scores;
+    task.tile = scratch + plan.tile;
+    task.state = state;
+    kernels.split(task);
+  }
+
+  void write_unit(const Unit& u, const SoftmaxState& state) const {
+    const int d = shape.kv.head_dim;
+    const auto bytes = static_cast<int64_t>(format::dtype_bytes(out.type));
+    for (int i = 0; i < u.rows(); ++i) {
+      const int head = u.head + i % u.heads;
+      const float* sink = shape.sinks == nullptr ? nullptr : shape.sinks + head;
+      char* to = static_cast<char*>(out.row(u.row + i / u.heads)) + int64_t{head} * d * bytes;
+      kernels.finish(state.out + int64_t{i} * d, state.max[i], state.sum[i], sink, d, to,
+                     out.is_bf16());
+    }
+  }
+
+  // All splits of a unit, merged as they come.
+  void run_unit(const Unit& u, float* scratch) const {
+    const SoftmaxState state = state_at(scratch + plan.state, u.rows(), shape.kv.head_dim);
+    const SoftmaxState part = state_at(scratch + plan.part, u.rows(), shape.kv.head_dim);
+    pack_queries(u, scratch + plan.q);
+    run_split(u, split_begin(u), scratch, state);
+    for (int64_t s = split_begin(u) + 1; s < split_end(u); ++s) {
+      run_split(u, s, scratch, part);
+      kernels.merge(state, part, u.rows(), shape.kv.head_dim);
+    }
+    write_unit(u, state);
+  }
+};
+
+// The part of [0, parts) that a unit belongs to, when units of the given cost follow one another.
+int part_of(int64_t cost_before, int64_t cost, int64_t total, int parts) {
+  const double middle = static_cast<double>(cost_before) + 0.5 * static_cast<double>(cost);
+  return std::min(parts - 1, static_cast<int>(middle / static_cast<double>(total) * parts));
+}
+
+void run_by_units(ThreadPool& pool, const Step& step, int64_t total_cost) {
+  pool.run([&](int part, int parts) {
+    float* scratch = step.workspace + part * step.plan.total;
+    int64_t before = 0;
+    step.for_units([&](const Unit& u) {
+      const int64_t cost = step.cost(u);
+      if (part_of(before, cost, total_cost, parts) == part) step.run_unit(u, scratch);
+      before += cost;
+    });
+  });
+}
+
+// Every split of every unit on its own, then the merges, in the same order as run_unit.
+void run_by_splits(ThreadPool& pool, const Step& step, int64_t total_splits, int64_t units) {
+  const int d = step.shape.kv.head_dim;
+  pool.run([&](int part, int parts) {
+    float* scratch = step.workspace + part * step.plan.total;
+    float* partial = step.partials();
+    int64_t before = 0;
+    step.for_units([&](const Unit& u) {
+      bool packed = false;
+      for (int64_t s = step.split_begin(u); s < step.split_end(u); ++s, ++before) {
+        if (part_of(before, 1, total_splits, parts) == part) {
+          if (!packed) step.pack_queries(u, scratch + step.plan.q);
+          packed = true;
+          step.run_split(u, s, scratch, state_at(partial, u.rows(), d));
+        }
+        partial += align16(int64_t{u.rows()} * (d + 2));
+      }
+    });
+  });
+  pool.run([&](int part, int parts) {
+    float* partial = step.partials();
+    int64_t index = 0;
+    step.for_units([&](const Unit& u) {
+      const int64_t size = align16(int64_t{u.rows()} * (d + 2));
+      const int64_t splits = step.split_end(u) - step.split_begin(u);
+      if (part_of(index++, 1, units, parts) == part) {
+        const SoftmaxState state = state_at(partial, u.rows(), d);
+        for (int64_t s = 1; s < splits; ++s)
+          step.kernels.merge(state, state_at(partial + s * size, u.rows(), d), u.rows(), d);
+        step.write_unit(u, state);
+      }
+      partial += splits * size;
+    });
+  });
+}
+
+}  // namespace
+
+Status check_attention(const AttentionShape& shape) {
+  SUB8_RETURN_IF_ERROR(check_kv_layout(shape.kv));
+  if (shape.heads < 1 || shape.heads % shape.kv.kv_heads != 0) {
+    return unsupported("attention: " + std::to_string(shape.heads) + " query heads do not share " +
+                       std::to_string(shape.kv.kv_heads) + " KV heads evenly");
+  }
+  if (shape.window < 0) {
+    return invalid_argument("attention: sliding window is " + std::to_string(shape.window) +
+                            "; use 0 for none");
+  }
+  if (!(shape.soft_cap >= 0)) {
+    return invalid_argument("attention: soft-cap is " + std::to_string(shape.soft_cap) +
+                            "; use 0 for none");
+  }
+  return {};
+}
+
+size_t attention_workspace_bytes(const AttentionShape& shape, int threads, int64_t max_context) {
+  const int64_t d = shape.kv.head_dim;
+  const int64_t scratch = threads * ScratchPlan(d).total * 4;
+  const int64_t group = shape.heads / shape.kv.kv_heads;
+  const int64_t rows = std::max<int64_t>(group, kTileRows);
+  const int64_t partials = threads == 1 ? 0
+                                        : kUnitsPerThread * threads * splits_of(max_context) *
+                                              align16(rows * (d + 2)) * 4;
+  return static_cast<size_t>(scratch + std::min(partials, kMaxPartialBytes));
+}
+
+Status attention(CpuPath path, ThreadPool& pool, const AttentionShape& shape, const uint8_t* pages,
+                 InputRows q, std::span<const AttentionRow> rows, OutputRows out,
+                 std::span<std::byte> workspace) {
+  SUB8_RETURN_IF_ERROR(check_attention(shape));
+  if (rows.empty()) return {};
+  const int d = shape.kv.head_dim;
+  SUB8_CHECK_GE(q.stride, int64_t{shape.heads} * d);
+  SUB8_CHECK_GE(out.stride, int64_t{shape.heads} * d);
+  for (const AttentionRow& row : rows) SUB8_CHECK_GE(row.position, 0);
+  const ScratchPlan plan(d);
+  const auto floats = static_cast<int64_t>(workspace.size() / sizeof(float));
+  SUB8_CHECK_GE(floats, plan.total * pool.size());
+  const Step step{SUB8_PICK_KERNELS(path, kAttention),        shape,       pages, q, rows, out,
+                  reinterpret_cast<float*>(workspace.data()), pool.size(), plan};
+
+  int64_t units = 0;
+  int64_t splits = 0;
+  int64_t cost = 0;
+  int64_t partial_floats = 0;
+  step.for_units([&](const Unit& u) {
+    const int64_t n = step.split_end(u) - step.split_begin(u);
+    ++units;
+    splits += n;
+    cost += step.cost(u);
+    partial_floats += n * align16(int64_t{u.rows()} * (d + 2));
+  });
+  const bool by_splits = pool.size() > 1 && units < kUnitsPerThread * pool.size() &&
+                         splits > units && partial_floats <= floats - plan.total * pool.size();
+  if (by_splits) {
+    run_by_splits(pool, step, splits, units);
+  } else {
+    run_by_units(pool, step, cost);
+  }
+  return {};
+}
+
+}  // namespace sub8::kernels

@@ -1,0 +1,54 @@
+// Kernels of paged attention: one tile of query rows against one split of the keys of one KV head.
+// No STL here.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/simd/table.h"
+
+namespace sub8::kernels {
+
+// The running softmax of tile rows: maximum, sum of exponentials, weighted sum of V.
+// sum[i] == 0 exactly where row i has seen no key.
+struct SoftmaxState {
+  float* max = nullptr;  // [rows]
+  float* sum = nullptr;  // [rows]
+  float* out = nullptr;  // [rows, head_dim]
+};
+
+struct SplitTask {
+  const float* q = nullptr;  // [rows, head_dim]
+  int rows = 0;
+  int head_dim = 0;
+  bool bf16 = false;  // element type of the pages
+  // Page table entry t has K of this head, [32][head_dim], at pages + t * page_bytes + k_offset.
+  const uint8_t* pages = nullptr;
+  int64_t page_bytes = 0;
+  int64_t k_offset = 0;
+  int64_t v_offset = 0;
+  const int32_t* page_table = nullptr;
+  // Row i sees the keys [first[i], last[i]), already cut to the split; maybe none. Neither bound
+  // falls from one row to the next.
+  const int32_t* first = nullptr;
+  const int32_t* last = nullptr;
+  int32_t split_begin = 0;
+  float scale = 0;
+  float soft_cap = 0;       // 0: none
+  float* scores = nullptr;  // scratch [rows, 512]
+  float* tile = nullptr;    // scratch [32, head_dim]
+  SoftmaxState state;       // written
+};
+
+struct AttentionKernels {
+  // out = x, rounded to bf16 values if asked; n values.
+  void (*pack_q)(const float* x, int64_t n, bool round, float* out);
+  void (*split)(const SplitTask& task);
+  // into += part, row by row; rows that have seen nothing are skipped.
+  void (*merge)(const SoftmaxState& into, const SoftmaxState& part, int rows, int head_dim);
+  // out [n] = value / sum. `sink`, if any, is one more logit in the denominator.
+  void (*finish)(const float* value, float max, float sum, const float* sink, int64_t n, void* out,
+                 bool bf16);
+};
+SUB8_KERNEL_TABLE(AttentionKernels, kAttention)
+
+}  // namespace sub8::kernels

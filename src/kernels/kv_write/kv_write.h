@@ -1,0 +1,18 @@
+// Appends the K and V rows of a step to the pages of one layer.
+#pragma once
+
+#include <cstdint>
+
+#include "base/cpu.h"
+#include "base/thread_pool.h"
+#include "kernels/kv_write/kv_pages.h"
+#include "kernels/rows.h"
+
+namespace sub8::kernels {
+
+// k and v: f32 [rows, kv_heads * head_dim]; slots[r] = page * 32 + offset, distinct. f32 pages keep
+// the values as they are; bf16 pages round to nearest even.
+void kv_write(CpuPath path, ThreadPool& pool, InputRows k, InputRows v, int64_t rows,
+              const int64_t* slots, const KvPages& pages);
+
+}  // namespace sub8::kernels

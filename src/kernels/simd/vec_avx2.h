@@ -1,0 +1,117 @@
+// Eight FP32 lanes, AVX2 with FMA. Included by vec.h only; the meaning of each operation is stated
+// in vec_portable.h.
+#pragma once
+
+#include <cstdint>
+
+#include <immintrin.h>
+
+namespace sub8::kernels::avx2 {
+
+inline constexpr int kLanes = 8;
+typedef __m256 Vec;
+
+SUB8_SIMD_INLINE __m256i lane_mask(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+SUB8_SIMD_INLINE Vec set1(float x) { return _mm256_set1_ps(x); }
+SUB8_SIMD_INLINE Vec zero() { return _mm256_setzero_ps(); }
+SUB8_SIMD_INLINE Vec load_f32(const float* p) { return _mm256_loadu_ps(p); }
+SUB8_SIMD_INLINE Vec load_f32_n(const float* p, int n) {
+  return _mm256_maskload_ps(p, lane_mask(n));
+}
+SUB8_SIMD_INLINE void store_f32(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+SUB8_SIMD_INLINE void store_f32_n(float* p, Vec x, int n) {
+  _mm256_maskstore_ps(p, lane_mask(n), x);
+}
+SUB8_SIMD_INLINE Vec widen_bf16(__m128i half) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+SUB8_SIMD_INLINE Vec load_bf16(const uint16_t* p) {
+  return widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+SUB8_SIMD_INLINE Vec load_bf16_n(const uint16_t* p, int n) {
+  uint16_t copy[kLanes] = {};
+  for (int i = 0; i < n; ++i) copy[i] = p[i];
+  return load_bf16(copy);
+}
+SUB8_SIMD_INLINE __m256i rounded_bf16_bits(Vec x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+  return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan));
+}
+SUB8_SIMD_INLINE Vec round_bf16(Vec x) {
+  return _mm256_castsi256_ps(
+      _mm256_and_si256(rounded_bf16_bits(x), _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+SUB8_SIMD_INLINE void store_bf16(uint16_t* p, Vec x) {
+  const __m256i bits = _mm256_srli_epi32(rounded_bf16_bits(x), 16);
+  const __m128i low = _mm256_castsi256_si128(bits);
+  const __m128i high = _mm256_extracti128_si256(bits, 1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packus_epi32(low, high));
+}
+SUB8_SIMD_INLINE void store_bf16_n(uint16_t* p, Vec x, int n) {
+  uint16_t copy[kLanes];
+  store_bf16(copy, x);
+  for (int i = 0; i < n; ++i) p[i] = copy[i];
+}
+
+SUB8_SIMD_INLINE Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+SUB8_SIMD_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+SUB8_SIMD_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+SUB8_SIMD_INLINE Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+SUB8_SIMD_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+SUB8_SIMD_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+SUB8_SIMD_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+SUB8_SIMD_INLINE Vec abs(Vec x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+SUB8_SIMD_INLINE Vec copy_sign(Vec x, Vec y) {
+  return _mm256_or_ps(abs(x), _mm256_and_ps(y, _mm256_set1_ps(-0.0f)));
+}
+SUB8_SIMD_INLINE Vec keep_lanes(Vec x, int begin, int end, float other) {
+  const __m256i kept = _mm256_andnot_si256(lane_mask(begin), lane_mask(end));
+  return _mm256_blendv_ps(set1(other), x, _mm256_castsi256_ps(kept));
+}
+SUB8_SIMD_INLINE Vec select_less(Vec x, Vec y, Vec a, Vec b) {
+  return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+}
+SUB8_SIMD_INLINE Vec pow2(__m256i n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+SUB8_SIMD_INLINE Vec scale_pow2(Vec p, Vec n) {
+  const __m256i whole = _mm256_cvtps_epi32(n);
+  const __m256i half = _mm256_srai_epi32(whole, 1);
+  return mul(mul(p, pow2(half)), pow2(_mm256_sub_epi32(whole, half)));
+}
+SUB8_SIMD_INLINE float reduce_add(Vec x) {
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+SUB8_SIMD_INLINE float reduce_max(Vec x) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+// Three rounds of "interleave two vectors and add", each halving the number of vectors.
+SUB8_SIMD_INLINE Vec reduce_add_each(const Vec (&x)[kLanes]) {
+  const auto pair = [](Vec a, Vec b) __attribute__((always_inline)) {
+    return add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  };
+  const auto quad = [](Vec a, Vec b) __attribute__((always_inline)) {
+    return add(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+  };
+  const Vec low = quad(pair(x[0], x[1]), pair(x[2], x[3]));
+  const Vec high = quad(pair(x[4], x[5]), pair(x[6], x[7]));
+  return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+}
+SUB8_SIMD_INLINE double reduce_add_double(Vec x) {
+  const __m256d sum = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x)),
+                                    _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+  const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(sum), _mm256_extractf128_pd(sum, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+}
+
+}  // namespace sub8::kernels::avx2

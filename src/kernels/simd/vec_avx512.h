@@ -1,0 +1,112 @@
+// Sixteen FP32 lanes, AVX-512 F, BW, DQ, VL. Included by vec.h only; the meaning of each operation
+// is stated in vec_portable.h.
+#pragma once
+
+#include <cstdint>
+
+#include <immintrin.h>
+
+namespace sub8::kernels::avx512 {
+
+inline constexpr int kLanes = 16;
+typedef __m512 Vec;
+
+SUB8_SIMD_INLINE __mmask16 lane_mask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+SUB8_SIMD_INLINE Vec set1(float x) { return _mm512_set1_ps(x); }
+SUB8_SIMD_INLINE Vec zero() { return _mm512_setzero_ps(); }
+SUB8_SIMD_INLINE Vec load_f32(const float* p) { return _mm512_loadu_ps(p); }
+SUB8_SIMD_INLINE Vec load_f32_n(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(lane_mask(n), p);
+}
+SUB8_SIMD_INLINE void store_f32(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+SUB8_SIMD_INLINE void store_f32_n(float* p, Vec x, int n) {
+  _mm512_mask_storeu_ps(p, lane_mask(n), x);
+}
+SUB8_SIMD_INLINE Vec widen_bf16(__m256i half) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+SUB8_SIMD_INLINE Vec load_bf16(const uint16_t* p) {
+  return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+SUB8_SIMD_INLINE Vec load_bf16_n(const uint16_t* p, int n) {
+  return widen_bf16(_mm256_maskz_loadu_epi16(lane_mask(n), p));
+}
+// In integers, since the bf16 conversion instruction flushes subnormals.
+SUB8_SIMD_INLINE __m512i rounded_bf16_bits(Vec x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+}
+SUB8_SIMD_INLINE Vec round_bf16(Vec x) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(rounded_bf16_bits(x), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+SUB8_SIMD_INLINE __m256i narrow_bf16(Vec x) {
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bf16_bits(x), 16));
+}
+SUB8_SIMD_INLINE void store_bf16(uint16_t* p, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+}
+SUB8_SIMD_INLINE void store_bf16_n(uint16_t* p, Vec x, int n) {
+  _mm256_mask_storeu_epi16(p, lane_mask(n), narrow_bf16(x));
+}
+
+SUB8_SIMD_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+SUB8_SIMD_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+SUB8_SIMD_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+SUB8_SIMD_INLINE Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+SUB8_SIMD_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+SUB8_SIMD_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+SUB8_SIMD_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+SUB8_SIMD_INLINE Vec abs(Vec x) { return _mm512_abs_ps(x); }
+SUB8_SIMD_INLINE Vec copy_sign(Vec x, Vec y) {
+  const __m512 sign = set1(-0.0f);
+  return _mm512_or_ps(_mm512_andnot_ps(sign, x), _mm512_and_ps(sign, y));
+}
+SUB8_SIMD_INLINE Vec keep_lanes(Vec x, int begin, int end, float other) {
+  const unsigned kept = lane_mask(end) & ~static_cast<unsigned>(lane_mask(begin));
+  return _mm512_mask_blend_ps(static_cast<__mmask16>(kept), set1(other), x);
+}
+SUB8_SIMD_INLINE Vec select_less(Vec x, Vec y, Vec a, Vec b) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
+}
+SUB8_SIMD_INLINE Vec scale_pow2(Vec p, Vec n) { return _mm512_scalef_ps(p, n); }
+SUB8_SIMD_INLINE float reduce_add(Vec x) {
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+SUB8_SIMD_INLINE float reduce_max(Vec x) {
+  const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+// Four rounds of "interleave two vectors and add", each halving the number of vectors.
+SUB8_SIMD_INLINE Vec reduce_add_each(const Vec (&x)[kLanes]) {
+  const auto pair = [](Vec a, Vec b) __attribute__((always_inline)) {
+    return add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  };
+  const auto quad = [](Vec a, Vec b) __attribute__((always_inline)) {
+    return add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+  };
+  // Lanes of 128 bits: quads[i] holds in each of its four lanes a quarter of the sums of x[4i..].
+  Vec quads[4];
+  for (int i = 0; i < 4; ++i)
+    quads[i] = quad(pair(x[4 * i], x[4 * i + 1]), pair(x[4 * i + 2], x[4 * i + 3]));
+  const Vec low = add(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88),
+                      _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
+  const Vec high = add(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88),
+                       _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
+  return add(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
+}
+SUB8_SIMD_INLINE double reduce_add_double(Vec x) {
+  const __m512d sum = _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)),
+                                    _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+  return _mm512_reduce_add_pd(sum);
+}
+
+}  // namespace sub8::kernels::avx512
