@@ -1,0 +1,69 @@
+#include "checkpoint/weight_source.h"
+
+#include <algorithm>
+
+#include "checkpoint/gguf_source.h"
+#include "checkpoint/hf_source.h"
+#include "checkpoint/model_layout.h"
+
+namespace sub8::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+bool looks_like_hub_id(const std::string& text) {
+  const size_t slash = text.find('/');
+  return slash != std::string::npos && slash != 0 && slash + 1 < text.size() &&
+         text.find('/', slash + 1) == std::string::npos && text[0] != '.' && text[0] != '~';
+}
+
+}  // namespace
+
+WeightSource::~WeightSource() = default;
+
+const WeightInfo* WeightSource::find(std::string_view name) const {
+  const std::string own =
+      name == "lm_head" && tied_head() ? embedding_module(config()) : std::string(name);
+  const auto at = std::find_if(weights_.begin(), weights_.end(),
+                               [&](const WeightInfo& info) { return info.name == own; });
+  return at == weights_.end() ? nullptr : &*at;
+}
+
+Result<std::optional<float>> WeightSource::kv_scale(int64_t, bool) const {
+  return std::optional<float>();
+}
+
+Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& model) {
+  std::error_code ignored;
+  if (fs::is_directory(model, ignored)) {
+    if (!fs::exists(model / "config.json", ignored)) {
+      std::vector<std::string> ggufs;
+      for (const auto& entry : fs::directory_iterator(model, ignored)) {
+        if (entry.path().extension() == ".gguf") ggufs.push_back(entry.path().string());
+      }
+      return not_found("'" + model.string() + "' has no config.json" +
+                       (ggufs.empty() ? "; a model directory holds config.json, tokenizer.json and "
+                                        "*.safetensors"
+                                      : "; for a GGUF name the file itself: " + ggufs.front()));
+    }
+    return open_hf_directory(model);
+  }
+  if (fs::exists(model, ignored)) {
+    if (model.extension() == ".safetensors") {
+      return invalid_argument("'" + model.string() +
+                              "' is a single safetensors file; name the directory that holds it "
+                              "together with config.json and tokenizer.json");
+    }
+    return open_gguf(model);
+  }
+  const std::string text = model.string();
+  if (looks_like_hub_id(text)) {
+    return not_found("'" + text +
+                     "' does not exist here. sub8 does not download models; if this is "
+                     "a Hugging Face id, get it with\n  hf download " +
+                     text + " --local-dir " + text.substr(text.find('/') + 1) +
+                     "\nand pass that directory");
+  }
+  return not_found("'" + text + "' does not exist; expected a model directory or a .gguf file");
+}
+
+}  // namespace sub8::checkpoint
