@@ -49,15 +49,18 @@ Status check_parameters(const RopeParameters& p) {
 }
 
 // Long wavelengths are stretched by `factor`, short ones kept, those between blended.
-double llama3_frequency(const RopeParameters& p, double f) {
-  const double wavelength = kTau / f;
+float llama3_frequency(const RopeParameters& p, float f) {
+  const auto factor = static_cast<float>(p.factor);
+  const auto original = static_cast<float>(p.original_max_position_embeddings);
+  const auto low = static_cast<float>(p.low_freq_factor);
   const double longest_kept = p.original_max_position_embeddings / p.high_freq_factor;
   const double shortest_scaled = p.original_max_position_embeddings / p.low_freq_factor;
-  if (wavelength < longest_kept) return f;
-  if (wavelength > shortest_scaled) return f / p.factor;
-  const double blend = (p.original_max_position_embeddings / wavelength - p.low_freq_factor) /
-                       (p.high_freq_factor - p.low_freq_factor);
-  return (1.0 - blend) * f / p.factor + blend * f;
+  const float wavelength = static_cast<float>(kTau) / f;
+  if (wavelength < static_cast<float>(longest_kept)) return f;
+  if (wavelength > static_cast<float>(shortest_scaled)) return f / factor;
+  const float blend =
+      (original / wavelength - low) / static_cast<float>(p.high_freq_factor - p.low_freq_factor);
+  return (1.0f - blend) * f / factor + blend * f;
 }
 
 // The pair indices between which YaRN goes from "kept" to "stretched".
@@ -83,9 +86,14 @@ YarnRange yarn_range(const RopeParameters& p) {
   return {low, high};
 }
 
-double yarn_frequency(const RopeParameters& p, const YarnRange& range, int i, double f) {
-  const double ramp = std::clamp((i - range.low) / (range.high - range.low), 0.0, 1.0);
-  return f / p.factor * ramp + f * (1.0 - ramp);
+// `power` is theta^(2i/dims).
+float yarn_frequency(const RopeParameters& p, const YarnRange& range, int i, float power) {
+  const float ramp = std::clamp((static_cast<float>(i) - static_cast<float>(range.low)) /
+                                    static_cast<float>(range.high - range.low),
+                                0.0f, 1.0f);
+  const float kept = 1.0f - ramp;
+  const float stretched = 1.0f / (static_cast<float>(p.factor) * power);
+  return stretched * (1.0f - kept) + 1.0f / power * kept;
 }
 
 }  // namespace
@@ -96,21 +104,24 @@ Result<RopeFrequencies> rope_frequencies(const RopeParameters& p) {
   out.inverse.resize(static_cast<size_t>(p.dims / 2));
   const YarnRange range = p.type == RopeType::kYarn ? yarn_range(p) : YarnRange{0, 1};
   for (int i = 0; i < p.dims / 2; ++i) {
-    double f = std::pow(p.theta, -2.0 * i / p.dims);
+    // FP32 step by step, as transformers does it: the models were trained with these values.
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(p.dims);
+    const auto power = static_cast<float>(std::pow(p.theta, double{exponent}));
+    float f = 1.0f / power;
     switch (p.type) {
       case RopeType::kDefault:
         break;
       case RopeType::kLinear:
-        f /= p.factor;
+        f /= static_cast<float>(p.factor);
         break;
       case RopeType::kLlama3:
         f = llama3_frequency(p, f);
         break;
       case RopeType::kYarn:
-        f = yarn_frequency(p, range, i, f);
+        f = yarn_frequency(p, range, i, power);
         break;
     }
-    out.inverse[static_cast<size_t>(i)] = static_cast<float>(f);
+    out.inverse[static_cast<size_t>(i)] = f;
   }
   out.attention_factor = static_cast<float>(p.attention_factor);
   return out;
@@ -119,15 +130,15 @@ Result<RopeFrequencies> rope_frequencies(const RopeParameters& p) {
 void fill_rope_table(const RopeFrequencies& frequencies, ThreadPool& pool,
                      std::span<const int32_t> positions, float* table) {
   const int64_t half = static_cast<int64_t>(frequencies.inverse.size());
-  const double factor = frequencies.attention_factor;
+  const float factor = frequencies.attention_factor;
   pool.for_ranges(static_cast<int64_t>(positions.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
       const float position = static_cast<float>(positions[r]);
       float* row = table + r * 2 * half;
       for (int64_t i = 0; i < half; ++i) {
         const float angle = position * frequencies.inverse[i];
-        row[i] = static_cast<float>(std::cos(double{angle}) * factor);
-        row[half + i] = static_cast<float>(std::sin(double{angle}) * factor);
+        row[i] = static_cast<float>(std::cos(double{angle})) * factor;
+        row[half + i] = static_cast<float>(std::sin(double{angle})) * factor;
       }
     }
   });

@@ -35,7 +35,7 @@ struct RopeParameters {
 };
 
 struct RopeFrequencies {
-  std::vector<float> inverse;     // [dims / 2], computed in double, rounded once
+  std::vector<float> inverse;     // [dims / 2], FP32 operations in the order of transformers
   float attention_factor = 1.0f;  // multiplies cos and sin
   int dims() const { return 2 * static_cast<int>(inverse.size()); }
 };
