@@ -194,7 +194,7 @@ TEST(Attention, TheComparatorSeesPlantedFaults) {
   std::copy_n(good.begin() + 32, 32, faulty.begin());  // row 1 in the place of row 0
   EXPECT_NE(compare(faulty, reference, 32, type).find("row 0"), std::string::npos);
   faulty = good;
-  faulty[639] *= 1.0001;
+  faulty[639] *= 1.0002;
   EXPECT_NE(compare(faulty, reference, 32, type), "");
 }
 

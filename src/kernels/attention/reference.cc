@@ -81,7 +81,8 @@ AttentionReference attention_reference(const AttentionShape& shape, const uint8_
       }
       mean_error /= sum;
       const double splits = static_cast<double>((last - first) / 512 + 2);
-      const double chain = (512 + 16 * splits + 16) * kUnit;
+      const double terms = static_cast<double>(std::min<int64_t>(last - first + 1, 512));
+      const double chain = (terms + 16 * splits + 16) * kUnit;
       for (int c = 0; c < d; ++c) {
         double value = 0;
         double bound = 0;
