@@ -1,0 +1,288 @@
+#include "kernels/linear/op.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/checked_math.h"
+#include "format/dtype.h"
+#include "kernels/linear/cpu/tables.h"
+
+namespace sub8 {
+namespace {
+
+using namespace linear_cpu;
+
+// instances.inc lists the codecs in the order of CpuCodec.
+constexpr CpuCodec kInstanceOrder[] = {
+#define X(codec, Decoder) CpuCodec::codec,
+#include "kernels/linear/instances.inc"
+#undef X
+};
+constexpr bool instances_in_order() {
+  if (std::size(kInstanceOrder) != kCpuCodecs) return false;
+  for (int i = 0; i < kCpuCodecs; ++i) {
+    if (static_cast<int>(kInstanceOrder[i]) != i) return false;
+  }
+  return true;
+}
+static_assert(instances_in_order());
+
+constexpr int64_t kSmallActivations = 8192;  // elements: below, each thread converts its own copy
+
+// The values of the elements that do not fit f16 (e5m0, e5m1, e6m0, e6m1, e7m0), by code.
+struct ValueTables {
+  std::array<float, 256> value[8];  // index 2 * (exponent_bits - 5) + mantissa_bits
+  ValueTables() {
+    for (int x = 5; x <= 7; ++x) {
+      for (int y = 0; y <= 1; ++y) {
+        const format::ElementFormat e{static_cast<uint8_t>(x), static_cast<uint8_t>(y)};
+        for (uint32_t code = 0; e.valid() && code < e.code_count(); ++code)
+          value[2 * (x - 5) + y][code] = format::decode_element(e, code);
+      }
+    }
+  }
+};
+
+const float* value_table(format::ElementFormat e) {
+  static const ValueTables kTables;
+  return kTables.value[2 * (e.exponent_bits - 5) + e.mantissa_bits].data();
+}
+
+bool is_table(CpuCodec codec) {
+  return codec >= CpuCodec::kTableStream6 && codec <= CpuCodec::kTableStream8;
+}
+
+bool uses_tiles(const PackedMatrix& w, ActivationType x_type, RowClass row_class) {
+  return w.path == CpuPath::kAmx && w.bf16_exact && x_type == ActivationType::kBF16 &&
+         row_class == RowClass::kPrompt;
+}
+
+const Kernels& kernels_for(CpuPath path, bool emulated) {
+  switch (path) {
+    case CpuPath::kAvx2:
+      return kAvx2Kernels;
+    case CpuPath::kAvx512:
+    case CpuPath::kAmx:
+      return emulated ? kEmulatedAvx512Kernels : kAvx512Kernels;
+    default:
+      return kScalarKernels;
+  }
+}
+
+// Depth up to which activations are zero-filled, so that no kernel meets an end inside a step.
+int64_t padded_depth(const PackedMatrix& w) { return round_up<int64_t>(w.cols, 32); }
+
+struct WorkspacePlan {
+  size_t activations = 0;  // bytes, shared by all threads
+  size_t per_thread = 0;   // bytes
+};
+
+WorkspacePlan plan_workspace(const PackedMatrix& w, int64_t m) {
+  WorkspacePlan plan;
+  // f32 [segments][m][128] or bf16 [round_up(m, 32)][padded depth]: the former is never smaller.
+  const int64_t rows = round_up<int64_t>(m, 32);
+  const int64_t segments = ceil_div<int64_t>(padded_depth(w), kSegment);
+  plan.activations = static_cast<size_t>(rows * segments * kSegment) * sizeof(float);
+  plan.per_thread =
+      static_cast<size_t>(kTileScratchFloats + kSmallActivations + 2 * kSegment) * sizeof(float);
+  plan.per_thread = round_up<size_t>(plan.per_thread, 128);
+  return plan;
+}
+
+float activation_to_float(const LinearArgs& a, int64_t row, int64_t k) {
+  const int64_t at = row * a.x_stride + k;
+  switch (a.x_type) {
+    case ActivationType::kBF16:
+      return format::bf16_to_float(static_cast<const uint16_t*>(a.x)[at]);
+    case ActivationType::kF16:
+      return format::f16_to_float(static_cast<const uint16_t*>(a.x)[at]);
+    default:
+      return static_cast<const float*>(a.x)[at];
+  }
+}
+
+// Rows [begin, end) as f32 [segments][m][128], zero from K on.
+void convert_rows(const LinearArgs& a, int64_t begin, int64_t end, float* out) {
+  const int64_t cols = a.w->cols;
+  const int64_t depth = padded_depth(*a.w);
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t k = 0; k < depth; k += kSegment) {
+      float* segment = out + (k / kSegment * a.m + row) * kSegment;
+      const int64_t count = std::clamp<int64_t>(cols - k, 0, kSegment);
+      if (a.x_type == ActivationType::kBF16) {
+        const uint16_t* in = static_cast<const uint16_t*>(a.x) + row * a.x_stride + k;
+        for (int64_t i = 0; i < count; ++i) segment[i] = format::bf16_to_float(in[i]);
+      } else {
+        for (int64_t i = 0; i < count; ++i) segment[i] = activation_to_float(a, row, k + i);
+      }
+      for (int64_t i = count; i < kSegment; ++i) segment[i] = 0.0f;
+    }
+  }
+}
+
+// Rows [begin, end) of the padded bf16 copy that the tiles read.
+void copy_rows_bf16(const LinearArgs& a, int64_t begin, int64_t end, uint16_t* out) {
+  const int64_t stride = padded_depth(*a.w);
+  for (int64_t row = begin; row < end; ++row) {
+    uint16_t* to = out + row * stride;
+    const int64_t count = row < a.m ? a.w->cols : 0;
+    if (count > 0) {
+      std::memcpy(to, static_cast<const uint16_t*>(a.x) + row * a.x_stride,
+                  static_cast<size_t>(count) * 2);
+    }
+    std::memset(to + count, 0, static_cast<size_t>(stride - count) * 2);
+  }
+}
+
+PanelJob base_job(const LinearArgs& a) {
+  const PackedMatrix& w = *a.w;
+  const format::ElementFormat e = w.format.element;
+  const CpuCodec codec = layout_codec(w.layout);
+  PanelJob job;
+  job.m = a.m;
+  job.data = w.data.data();
+  job.panel_bytes = w.panel_bytes;
+  job.depth = w.padded_cols;
+  if (!w.format.dense) {
+    if (is_table(codec)) {
+      job.params.table = value_table(e);
+    } else {
+      job.params.sign_shift = 16 - e.bits();
+      job.params.magnitude_shift = 10 - e.mantissa_bits;
+      job.params.magnitude_mask =
+          static_cast<uint16_t>((e.sign_bit() - 1) << job.params.magnitude_shift);
+      job.correction = format::power_of_two(15 - e.bias());
+    }
+  }
+  if (w.groups != 0) {
+    const bool e4m3 = w.format.block_scale == format::BlockScale::kE4M3;
+    job.scale_kind = e4m3 ? ScaleKind::kE4M3 : ScaleKind::kE8M0;
+    if (e4m3) job.correction *= 256.0f;
+    job.scales = w.block_scales.data();
+    job.group = w.format.group;
+    job.groups = w.groups;
+  }
+  job.outer = w.outer_scales.empty() ? nullptr : w.outer_scales.data();
+  job.bias = a.bias;
+  job.accumulate = a.accumulate;
+  job.y = a.y;
+  job.y_row = a.y_stride;
+  job.n = w.rows;
+  return job;
+}
+
+void run_tiles(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
+               const WorkspacePlan& plan, bool emulated) {
+  const UnitShape unit = unit_shape(a.w->layout);
+  auto* x = reinterpret_cast<uint16_t*>(workspace);
+  pool.for_ranges(round_up<int64_t>(a.m, 32), 32, [&](int64_t begin, int64_t end, int) {
+    copy_rows_bf16(a, begin, end, x);
+  });
+  TileJob base;
+  base.panel = base_job(a);
+  base.x = x;
+  base.x_stride = padded_depth(*a.w);
+  base.unit_depth = unit.depth;
+  base.unit_bytes = unit.bytes;
+  base.decode =
+      kernels_for(a.w->path, emulated).codec[static_cast<int>(layout_codec(a.w->layout))].decode;
+  const TileFn run = emulated ? kEmulatedAmxKernel : kAmxKernel;
+  pool.for_ranges(a.w->panels, 1, [&](int64_t begin, int64_t end, int part) {
+    TileJob job = base;
+    job.panel.panel_begin = begin;
+    job.panel.panel_end = end;
+    job.panel.scratch =
+        reinterpret_cast<float*>(workspace + plan.activations + part * plan.per_thread);
+    run(job);
+  });
+}
+
+void run_vectors(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
+                 const WorkspacePlan& plan, bool emulated) {
+  const Kernels& kernels = kernels_for(a.w->path, emulated);
+  const CodecKernels& codec = kernels.codec[static_cast<int>(layout_codec(a.w->layout))];
+  const UnitShape unit = unit_shape(a.w->layout);
+  const int64_t copy = a.m * round_up<int64_t>(padded_depth(*a.w), kSegment);
+  const bool small = copy <= kSmallActivations;
+  if (!small) {
+    pool.for_ranges(a.m, 1, [&](int64_t begin, int64_t end, int) {
+      convert_rows(a, begin, end, reinterpret_cast<float*>(workspace));
+    });
+  }
+  const PanelJob base = base_job(a);
+  pool.for_ranges(a.w->panels, 1, [&](int64_t begin, int64_t end, int part) {
+    auto* own = reinterpret_cast<float*>(workspace + plan.activations + part * plan.per_thread);
+    PanelJob job = base;
+    job.scratch = own;
+    float* x = small ? own + kTileScratchFloats : reinterpret_cast<float*>(workspace);
+    if (small) convert_rows(a, 0, a.m, x);
+    job.x = x;
+    job.x_row = kSegment;
+    job.x_segment = a.m * kSegment;
+    job.panel_begin = begin;
+    job.panel_end = end;
+    if (a.m == 1) {
+      codec.row(job);
+    } else {
+      kernels.rows(job, codec.decode, unit.depth, unit.bytes);
+    }
+  });
+}
+
+void run(const LinearArgs& a, ThreadPool& pool, std::span<std::byte> workspace, bool emulated) {
+  SUB8_CHECK(a.w != nullptr);
+  SUB8_CHECK_GE(a.m, 0);
+  if (a.m == 0 || a.w->rows == 0) return;
+  SUB8_CHECK(a.y != nullptr && a.y_stride >= a.w->rows);
+  SUB8_CHECK(a.w->cols == 0 || (a.x != nullptr && a.x_stride >= a.w->cols));
+  SUB8_CHECK_GE(workspace.size(), linear_workspace_bytes(*a.w, a.m, pool.size()));
+  SUB8_CHECK_EQ(reinterpret_cast<uintptr_t>(workspace.data()) % 64, 0u);
+  const WorkspacePlan plan = plan_workspace(*a.w, a.m);
+  if (uses_tiles(*a.w, a.x_type, a.row_class)) {
+    run_tiles(a, pool, workspace.data(), plan, emulated);
+  } else {
+    run_vectors(a, pool, workspace.data(), plan, emulated);
+  }
+}
+
+}  // namespace
+
+size_t linear_workspace_bytes(const PackedMatrix& w, int64_t m_max, int threads) {
+  const WorkspacePlan plan = plan_workspace(w, m_max);
+  return plan.activations + static_cast<size_t>(threads) * plan.per_thread;
+}
+
+bool linear_available(const PackedMatrix& w) { return cpu_path_available(w.path); }
+
+void linear(const LinearArgs& args, ThreadPool& pool, std::span<std::byte> workspace) {
+  SUB8_CHECK(args.w != nullptr && linear_available(*args.w));
+  run(args, pool, workspace, false);
+}
+
+void linear_emulated(const LinearArgs& args, ThreadPool& pool, std::span<std::byte> workspace) {
+  run(args, pool, workspace, true);
+}
+
+std::string linear_kernel_id(const PackedMatrix& w, int64_t m, ActivationType x_type,
+                             RowClass row_class) {
+  constexpr std::string_view kTypes[] = {"bf16", "f16", "f32"};
+  std::string id = "linear_" + w.format.name() + "_" +
+                   std::string(kTypes[static_cast<int>(x_type)]) + "_";
+  std::replace(id.begin(), id.end(), ':', '-');
+  if (uses_tiles(w, x_type, row_class)) return id + "amx_32x32x32";
+  const bool wide = w.path == CpuPath::kAvx512 || w.path == CpuPath::kAmx;
+  const std::string path(wide ? "avx512" : cpu_path_name(w.path));
+  if (m == 1) return id + path + "_1x32";
+  return id + path + (wide ? "_12x32" : "_3x32");
+}
+
+uint64_t linear_order_id(const PackedMatrix& w, ActivationType x_type, RowClass row_class) {
+  constexpr uint64_t kFma = 1;
+  constexpr uint64_t kTile = 2;
+  if (uses_tiles(w, x_type, row_class)) return kTile;
+  return kFma | static_cast<uint64_t>(w.groups != 0 ? w.format.group : 0) << 8;
+}
+
+}  // namespace sub8
