@@ -7,10 +7,10 @@ namespace sub8 {
 namespace {
 
 constexpr std::string_view kCodecNames[kCpuCodecs] = {
-    "e3m2",        "e2m3",        "e2m2",        "e3m1",        "e2m1",
-    "e3m3",        "e4m3",        "e5m2",        "f16stream3",  "f16stream4",
-    "f16stream5",  "f16stream6",  "f16stream7",  "f16stream8",  "tablestream6",
-    "tablestream7", "tablestream8", "dense_f16", "dense_bf16",  "dense_f32"};
+    "e3m2",         "e2m3",         "e2m2",       "e3m1",       "e2m1",
+    "e3m3",         "e4m3",         "e5m2",       "f16stream3", "f16stream4",
+    "f16stream5",   "f16stream6",   "f16stream7", "f16stream8", "tablestream6",
+    "tablestream7", "tablestream8", "dense_f16",  "dense_bf16", "dense_f32"};
 
 CpuCodec choose_codec(const format::WeightFormat& f) {
   if (f.dense) {
@@ -26,7 +26,8 @@ CpuCodec choose_codec(const format::WeightFormat& f) {
   if (e == format::kE3M3) return CpuCodec::kE3M3;
   if (e == format::kE4M3) return CpuCodec::kE4M3;
   if (e == format::kE5M2) return CpuCodec::kE5M2;
-  const int first = static_cast<int>(e.fits_f16() ? CpuCodec::kF16Stream3 : CpuCodec::kTableStream6);
+  const int first =
+      static_cast<int>(e.fits_f16() ? CpuCodec::kF16Stream3 : CpuCodec::kTableStream6);
   return static_cast<CpuCodec>(first + e.bits() - (e.fits_f16() ? 3 : 6));
 }
 
@@ -62,8 +63,9 @@ Result<LayoutId> cpu_layout(const format::WeightFormat& f, CpuPath path) {
                        ": the CPU kernels read F32, F16 and BF16");
   }
   if (!f.dense && !f.element.valid()) {
-    return invalid_argument("weight format without a valid element: an element needs a sign, at "
-                            "least 1 exponent bit, and 3 to 8 bits in all");
+    return invalid_argument(
+        "weight format without a valid element: an element needs a sign, at "
+        "least 1 exponent bit, and 3 to 8 bits in all");
   }
   if (f.block_scale != format::BlockScale::kNone && f.group != 16 && f.group != 32 &&
       f.group != 64 && f.group != 128) {

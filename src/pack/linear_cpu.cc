@@ -71,9 +71,8 @@ RowSource find_row(std::span<const StoredMatrix* const> parts, int64_t row) {
 
 Error bad_value(const RowSource& source, const char* what, int64_t col, int code) {
   return corrupt_data("part " + std::to_string(source.index) + ", " + shape_text(*source.part) +
-                      ": " + what + " [" + std::to_string(source.row) + ", " +
-                      std::to_string(col) + "] is " + std::to_string(code) +
-                      ", which is no finite number");
+                      ": " + what + " [" + std::to_string(source.row) + ", " + std::to_string(col) +
+                      "] is " + std::to_string(code) + ", which is no finite number");
 }
 
 // The exponents e for which an element times 2^e is a normal bf16 number or zero, for every code.
@@ -91,15 +90,16 @@ ExponentRange bf16_exponents(format::ElementFormat e) {
 class Packer {
  public:
   Packer(std::span<const StoredMatrix* const> parts, PackedMatrix& out)
-      : parts_(parts), out_(out), codec_(layout_codec(out.layout)), unit_(unit_shape(out.layout)),
+      : parts_(parts),
+        out_(out),
+        codec_(layout_codec(out.layout)),
+        unit_(unit_shape(out.layout)),
         word_bytes_(layout_word_bytes(out.layout)) {
     if (!out.format.dense) table_ = pack::placement_table(codec_);
   }
 
   // Scratch bytes that one thread needs.
-  int64_t scratch_bytes() const {
-    return out_.format.dense ? 0 : kPanelRows * out_.padded_cols;
-  }
+  int64_t scratch_bytes() const { return out_.format.dense ? 0 : kPanelRows * out_.padded_cols; }
 
   // Clears `bf16_exact` where a block scale leaves bf16's range.
   Status pack_panel(int64_t panel, uint8_t* scratch, bool& bf16_exact) const {
@@ -115,9 +115,9 @@ class Packer {
       if (row >= out_.rows) break;
       const RowSource source = find_row(parts_, row);
       uint8_t* codes = scratch + lane * stride;
-      format::unpack_codes(source.part->codes.data() +
-                               source.row * out_.format.row_bytes(out_.cols),
-                           out_.cols, table_.bits, codes);
+      format::unpack_codes(
+          source.part->codes.data() + source.row * out_.format.row_bytes(out_.cols), out_.cols,
+          table_.bits, codes);
       SUB8_RETURN_IF_ERROR(check_codes(source, codes));
       if (bf16_exact) bf16_exact = row_fits_bf16(source, codes);
     }
@@ -172,8 +172,8 @@ class Packer {
       for (int64_t g = 0; g < out_.groups; ++g) {
         const uint8_t byte =
             real ? source.part->block_scales[static_cast<size_t>(source.row * out_.groups + g)] : 0;
-        const bool nan = out_.format.block_scale == BlockScale::kE8M0 ? byte == 255
-                                                                      : (byte & 0x7f) == 0x7f;
+        const bool nan =
+            out_.format.block_scale == BlockScale::kE8M0 ? byte == 255 : (byte & 0x7f) == 0x7f;
         if (nan) return bad_value(source, "block scale", g, byte);
         out_.block_scales[static_cast<size_t>((panel * out_.groups + g) * kPanelRows + lane)] =
             byte;
@@ -191,8 +191,7 @@ class Packer {
       const int64_t row = panel * kPanelRows + lane;
       if (row >= out_.rows) break;
       const RowSource source = find_row(parts_, row);
-      const uint8_t* in =
-          source.part->codes.data() + source.row * out_.format.row_bytes(out_.cols);
+      const uint8_t* in = source.part->codes.data() + source.row * out_.format.row_bytes(out_.cols);
       for (int64_t k = 0; k < out_.cols; ++k) {
         const int64_t at = (k / pair * kPanelRows + lane) * pair + k % pair;
         std::memcpy(base + at * static_cast<int64_t>(item), in + k * static_cast<int64_t>(item),
@@ -286,9 +285,8 @@ Result<PackedMatrix> pack_linear(std::span<const StoredMatrix* const> parts, Cpu
   SUB8_ASSIGN_OR_RETURN(PackedMatrix out, packed_shape(format, rows, parts[0]->cols, path));
   SUB8_ASSIGN_OR_RETURN(out.data, AlignedBuffer<uint8_t>::uninitialized(
                                       static_cast<size_t>(out.panels * out.panel_bytes)));
-  SUB8_ASSIGN_OR_RETURN(out.block_scales,
-                        AlignedBuffer<uint8_t>::uninitialized(
-                            static_cast<size_t>(out.panels * out.groups * kPanelRows)));
+  SUB8_ASSIGN_OR_RETURN(out.block_scales, AlignedBuffer<uint8_t>::uninitialized(static_cast<size_t>(
+                                              out.panels * out.groups * kPanelRows)));
   if (format.outer_scale != OuterScale::kNone) {
     SUB8_ASSIGN_OR_RETURN(out.outer_scales, AlignedBuffer<float>::uninitialized(
                                                 static_cast<size_t>(out.panels * kPanelRows)));
@@ -296,17 +294,18 @@ Result<PackedMatrix> pack_linear(std::span<const StoredMatrix* const> parts, Cpu
 
   const Packer packer(parts, out);
   const int threads = pool.size();
-  SUB8_ASSIGN_OR_RETURN(AlignedBuffer<uint8_t> scratch,
-                        AlignedBuffer<uint8_t>::uninitialized(
-                            static_cast<size_t>(threads * packer.scratch_bytes())));
+  SUB8_ASSIGN_OR_RETURN(
+      AlignedBuffer<uint8_t> scratch,
+      AlignedBuffer<uint8_t>::uninitialized(static_cast<size_t>(threads * packer.scratch_bytes())));
   std::vector<Status> status(static_cast<size_t>(threads));
-  const bool amx_codec = path == CpuPath::kAmx && (!format.dense || format.dtype == format::DType::kBF16);
+  const bool amx_codec =
+      path == CpuPath::kAmx && (!format.dense || format.dtype == format::DType::kBF16);
   std::vector<uint8_t> exact(static_cast<size_t>(threads), amx_codec);
   pool.for_ranges(out.panels, 1, [&](int64_t begin, int64_t end, int part) {
     bool bf16_exact = amx_codec;
     for (int64_t panel = begin; panel < end; ++panel) {
-      Status done = packer.pack_panel(panel, scratch.data() + part * packer.scratch_bytes(),
-                                      bf16_exact);
+      Status done =
+          packer.pack_panel(panel, scratch.data() + part * packer.scratch_bytes(), bf16_exact);
       if (!done.ok()) {
         status[static_cast<size_t>(part)] = std::move(done);
         return;

@@ -206,8 +206,7 @@ struct PlaceStream {
     constexpr int kWord = I * B / 16;
     constexpr int kShift = I * B % 16;
     auto code = V::template shr<kShift>(w[kWord]);
-    if constexpr (kShift + B > 16)
-      code = V::bor(code, V::template shl<16 - kShift>(w[kWord + 1]));
+    if constexpr (kShift + B > 16) code = V::bor(code, V::template shl<16 - kShift>(w[kWord + 1]));
     emit(I, V::band(code, kMask));
     if constexpr (I + 1 < kValues) one<V, I + 1>(w, emit);
   }

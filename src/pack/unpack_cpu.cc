@@ -38,10 +38,9 @@ void unpack_coded_row(const PackedMatrix& m, const pack::PlacementTable& table, 
     for (int bit = 0; bit < table.bits; ++bit) {
       const int source = table.sources[static_cast<size_t>(v * table.bits + bit)];
       uint16_t word = 0;
-      std::memcpy(&word,
-                  base + k / unit.depth * unit.bytes + source / 16 * word_bytes +
-                      channel % lanes * 2,
-                  2);
+      std::memcpy(
+          &word,
+          base + k / unit.depth * unit.bytes + source / 16 * word_bytes + channel % lanes * 2, 2);
       code |= static_cast<uint32_t>((word >> (source % 16)) & 1) << bit;
     }
     codes[k] = static_cast<uint8_t>(code);
@@ -78,7 +77,8 @@ Result<StoredMatrix> unpack_linear(const PackedMatrix& m) {
   out.cols = m.cols;
   out.codes = storage->codes;
   out.block_scales = storage->block_scales;
-  const int64_t outer = m.format.outer_scale == format::OuterScale::kTensor ? std::min<int64_t>(1, m.rows)
+  const int64_t outer = m.format.outer_scale == format::OuterScale::kTensor
+                            ? std::min<int64_t>(1, m.rows)
                         : m.format.outer_scale == format::OuterScale::kChannel ? m.rows
                                                                                : 0;
   for (int64_t i = 0; i < outer; ++i)

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include <cstdio>
+
+#include <gtest/gtest.h>
 
 #include "kernels/linear_testing.h"
 
@@ -9,10 +9,11 @@ namespace {
 
 const std::vector<std::string>& common_formats() {
   static const std::vector<std::string> kNames = {
-      "e3m2", "e2m3", "e2m2", "e3m1", "e2m1", "e3m3", "e4m3", "e5m2", "e2m0", "e1m1", "e4m2",
-      "e3m4", "e5m0", "e5m1", "e6m1", "e2m1:g32", "e3m2:g64", "e2m3:g128", "nvfp4", "mxfp4",
-      "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8", "e2m1:e4m3g32:tensor", "e4m3:tensor", "bf16", "f16",
-      "f32"};
+      "e3m2",        "e2m3",  "e2m2",       "e3m1",       "e2m1",     "e3m3",
+      "e4m3",        "e5m2",  "e2m0",       "e1m1",       "e4m2",     "e3m4",
+      "e5m0",        "e5m1",  "e6m1",       "e2m1:g32",   "e3m2:g64", "e2m3:g128",
+      "nvfp4",       "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8",    "e2m1:e4m3g32:tensor",
+      "e4m3:tensor", "bf16",  "f16",        "f32"};
   return kNames;
 }
 
@@ -28,7 +29,7 @@ std::vector<format::WeightFormat> every_element() {
 }
 
 format::WeightFormat named(const std::string& name) {
-  Result<format::WeightFormat> f = parse_weight_format(name);
+  Result<format::WeightFormat> f = format::parse_weight_format(name);
   EXPECT_TRUE(f.ok()) << name;
   return *f;
 }
@@ -104,7 +105,11 @@ TEST(Linear, GridInputsAreExactForEveryElement) {
       ASSERT_TRUE(packed.ok()) << packed.error().message;
       for (const int64_t m : {int64_t{1}, cols}) {
         GuardedOutput out(m, rows);
-        LinearArgs args{.x = x.bf16.data(), .x_stride = cols, .m = m, .w = &*packed, .y = out.y(),
+        LinearArgs args{.x = x.bf16.data(),
+                        .x_stride = cols,
+                        .m = m,
+                        .w = &*packed,
+                        .y = out.y(),
                         .y_stride = out.stride};
         run_path(path, args, pool);
         std::vector<double> want(static_cast<size_t>(m * rows));
@@ -206,14 +211,21 @@ TEST(Linear, AccumulateAddsToY) {
       GuardedOutput out(m, 45);
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < 45; ++j) out.y()[i * out.stride + j] = static_cast<float>(i - j);
-      run_path(path, {.x = x.bf16.data(), .x_stride = 64, .m = m, .w = &*packed, .y = out.y(),
-                      .y_stride = out.stride, .accumulate = true}, pool);
+      run_path(path,
+               {.x = x.bf16.data(),
+                .x_stride = 64,
+                .m = m,
+                .w = &*packed,
+                .y = out.y(),
+                .y_stride = out.stride,
+                .accumulate = true},
+               pool);
       std::vector<double> want(static_cast<size_t>(m * 45));
       linear_reference(w->m, x.exact.data(), m, nullptr, want.data(), nullptr);
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < 45; ++j) want[static_cast<size_t>(i * 45 + j)] += double(i - j);
-      const auto bad = first_mismatch(out.y(), out.stride, want,
-                                      std::vector<double>(want.size(), 0.0), m, 45);
+      const auto bad =
+          first_mismatch(out.y(), out.stride, want, std::vector<double>(want.size(), 0.0), m, 45);
       EXPECT_FALSE(bad.has_value()) << path.name() << *bad;
       EXPECT_TRUE(out.guards_intact());
     }
@@ -234,15 +246,29 @@ TEST(Linear, RowsDoNotDependOnTheirBatch) {
       Result<PackedMatrix> packed = pack_linear(parts, path.path, one);
       for (RowClass row_class : {RowClass::kPrompt, RowClass::kGenerated}) {
         for (int64_t i = 0; i < 67; ++i) {
-          run_path(path, {.x = x.bf16.data() + i * k, .x_stride = k, .m = 1, .w = &*packed,
-                          .y = solo.data() + i * n, .y_stride = n, .row_class = row_class}, one);
+          run_path(path,
+                   {.x = x.bf16.data() + i * k,
+                    .x_stride = k,
+                    .m = 1,
+                    .w = &*packed,
+                    .y = solo.data() + i * n,
+                    .y_stride = n,
+                    .row_class = row_class},
+                   one);
         }
         for (int threads : {1, 2, 3}) {
           ThreadPool pool(threads);
           for (int64_t m : {2, 3, 4, 5, 8, 12, 13, 32, 33, 67, 67}) {
             std::vector<float> y(static_cast<size_t>(m * n));
-            run_path(path, {.x = x.bf16.data(), .x_stride = k, .m = m, .w = &*packed,
-                            .y = y.data(), .y_stride = n, .row_class = row_class}, pool);
+            run_path(path,
+                     {.x = x.bf16.data(),
+                      .x_stride = k,
+                      .m = m,
+                      .w = &*packed,
+                      .y = y.data(),
+                      .y_stride = n,
+                      .row_class = row_class},
+                     pool);
             ASSERT_EQ(std::memcmp(y.data(), solo.data(), y.size() * 4), 0)
                 << name << " " << path.name() << " M=" << m << " threads=" << threads;
           }
@@ -264,8 +290,15 @@ TEST(Linear, EqualOrderIdsGiveEqualBits) {
     for (const PathUnderTest& path : paths_under_test()) {
       Result<PackedMatrix> packed = pack_linear(parts, path.path, pool);
       std::vector<float> y(5 * 50);
-      run_path(path, {.x = x.bf16.data(), .x_stride = 144, .m = 5, .w = &*packed, .y = y.data(),
-                      .y_stride = 50, .row_class = RowClass::kGenerated}, pool);
+      run_path(path,
+               {.x = x.bf16.data(),
+                .x_stride = 144,
+                .m = 5,
+                .w = &*packed,
+                .y = y.data(),
+                .y_stride = 50,
+                .row_class = RowClass::kGenerated},
+               pool);
       const uint64_t id = linear_order_id(*packed, ActivationType::kBF16, RowClass::kGenerated);
       if (first.empty()) {
         first = y;
@@ -295,13 +328,19 @@ TEST(Linear, EveryE4M3ScaleByteIsExact) {
     Result<PackedMatrix> packed = pack_linear(parts, path.path, pool);
     for (int64_t m : {1, 2}) {
       std::vector<float> y(static_cast<size_t>(m * 0x7e));
-      run_path(path, {.x = x.bf16.data(), .x_stride = 16, .m = m, .w = &*packed, .y = y.data(),
-                      .y_stride = 0x7e}, pool);
+      run_path(path,
+               {.x = x.bf16.data(),
+                .x_stride = 16,
+                .m = m,
+                .w = &*packed,
+                .y = y.data(),
+                .y_stride = 0x7e},
+               pool);
       EXPECT_EQ(y[0], 0.01171875f) << path.name();
       std::vector<double> want(y.size());
       linear_reference(w->m, x.exact.data(), m, nullptr, want.data(), nullptr);
-      const auto bad = first_mismatch(y.data(), 0x7e, want, std::vector<double>(y.size(), 0.0), m,
-                                      0x7e);
+      const auto bad =
+          first_mismatch(y.data(), 0x7e, want, std::vector<double>(y.size(), 0.0), m, 0x7e);
       EXPECT_FALSE(bad.has_value()) << path.name() << ": " << *bad;
     }
   }
@@ -319,9 +358,9 @@ TEST(Linear, ZerosAndExtremeScales) {
       }
     }
     for (const char* name : {"mxfp4", "mxfp6_e3m2", "mxfp8"}) {
-      for (uint8_t byte : {0, 1, 20, 230, 250}) {
+      for (int byte : {0, 1, 20, 230, 250}) {
         auto w = random_matrix(named(name), 40, 64, 9);
-        for (uint8_t& s : w->scales) s = byte;
+        for (uint8_t& s : w->scales) s = static_cast<uint8_t>(byte);
         Activations x = random_activations(4, 64, 2);
         for (size_t i = 0; i < x.exact.size(); ++i) {  // keeps sums finite
           x.f32[i] *= 0x1p-20f;
@@ -346,7 +385,8 @@ TEST(LinearComparator, PlantedFaultsAreFound) {
                         std::numeric_limits<float>::infinity()}) {
       std::vector<float> bad = good;
       bad[i] = fault;
-      EXPECT_TRUE(first_mismatch(bad.data(), 3, want, bound, 2, 3).has_value()) << i << " " << fault;
+      EXPECT_TRUE(first_mismatch(bad.data(), 3, want, bound, 2, 3).has_value())
+          << i << " " << fault;
     }
   }
   GuardedOutput out(2, 3);

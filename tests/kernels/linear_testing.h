@@ -55,10 +55,9 @@ inline std::shared_ptr<OwnedMatrix> random_matrix(const format::WeightFormat& f,
     uint8_t* row = out->codes.data() + n * row_bytes;
     if (f.dense) {
       for (int64_t k = 0; k < cols; ++k) {
-        const float value =
-            values == Values::kGrid
-                ? static_cast<float>(static_cast<int>(rng() % 9) - 4) * 0.5f
-                : std::normal_distribution<float>(0, 0.05f)(rng);
+        const float value = values == Values::kGrid
+                                ? static_cast<float>(static_cast<int>(rng() % 9) - 4) * 0.5f
+                                : std::normal_distribution<float>(0, 0.05f)(rng);
         if (f.dtype == format::DType::kF32) {
           std::memcpy(row + 4 * k, &value, 4);
         } else {
@@ -78,17 +77,18 @@ inline std::shared_ptr<OwnedMatrix> random_matrix(const format::WeightFormat& f,
   }
   for (int64_t i = 0; i < rows * f.groups(cols); ++i) {
     const bool e4m3 = f.block_scale == format::BlockScale::kE4M3;
-    const uint32_t r = rng();
-    out->scales.push_back(static_cast<uint8_t>(
-        values == Values::kGrid ? (e4m3 ? 0x38 + 8 * (r % 2) : 127 + r % 2)
-                                : (e4m3 ? 1 + r % 0x7e : 120 + r % 14)));
+    const uint32_t r = static_cast<uint32_t>(rng());
+    out->scales.push_back(static_cast<uint8_t>(values == Values::kGrid
+                                                   ? (e4m3 ? 0x38 + 8 * (r % 2) : 127 + r % 2)
+                                                   : (e4m3 ? 1 + r % 0x7e : 120 + r % 14)));
   }
   const int64_t outer = f.outer_scale == format::OuterScale::kChannel  ? rows
                         : f.outer_scale == format::OuterScale::kTensor ? 1
                                                                        : 0;
   for (int64_t i = 0; i < outer; ++i) {
     const float value = 0.01f + 0.001f * static_cast<float>(rng() % 100);
-    out->m.outer_scales.push_back(values == Values::kGrid ? std::ldexp(1.0f, int(rng() % 3)) : value);
+    out->m.outer_scales.push_back(values == Values::kGrid ? std::ldexp(1.0f, int(rng() % 3))
+                                                          : value);
   }
   out->m.format = f;
   out->m.rows = rows;
@@ -161,7 +161,9 @@ struct GuardedOutput {
   int64_t m, n, stride;
   std::vector<float> data;
   GuardedOutput(int64_t rows, int64_t cols)
-      : m(rows), n(cols), stride(cols + kGuard),
+      : m(rows),
+        n(cols),
+        stride(cols + kGuard),
         data(static_cast<size_t>(kGuard + rows * (cols + kGuard)),
              std::numeric_limits<float>::quiet_NaN()) {}
   float* y() { return data.data() + kGuard; }

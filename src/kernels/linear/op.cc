@@ -177,9 +177,8 @@ void run_tiles(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
                const WorkspacePlan& plan, bool emulated) {
   const UnitShape unit = unit_shape(a.w->layout);
   auto* x = reinterpret_cast<uint16_t*>(workspace);
-  pool.for_ranges(round_up<int64_t>(a.m, 32), 32, [&](int64_t begin, int64_t end, int) {
-    copy_rows_bf16(a, begin, end, x);
-  });
+  pool.for_ranges(round_up<int64_t>(a.m, 32), 32,
+                  [&](int64_t begin, int64_t end, int) { copy_rows_bf16(a, begin, end, x); });
   TileJob base;
   base.panel = base_job(a);
   base.x = x;
@@ -268,8 +267,8 @@ void linear_emulated(const LinearArgs& args, ThreadPool& pool, std::span<std::by
 std::string linear_kernel_id(const PackedMatrix& w, int64_t m, ActivationType x_type,
                              RowClass row_class) {
   constexpr std::string_view kTypes[] = {"bf16", "f16", "f32"};
-  std::string id = "linear_" + w.format.name() + "_" +
-                   std::string(kTypes[static_cast<int>(x_type)]) + "_";
+  std::string id =
+      "linear_" + w.format.name() + "_" + std::string(kTypes[static_cast<int>(x_type)]) + "_";
   std::replace(id.begin(), id.end(), ':', '-');
   if (uses_tiles(w, x_type, row_class)) return id + "amx_32x32x32";
   const bool wide = w.path == CpuPath::kAvx512 || w.path == CpuPath::kAmx;

@@ -11,8 +11,9 @@
 // exactly. Sums whose magnitude leaves 2^-126 .. 2^127 lose what FP32 loses.
 //
 // Example:
-//   AlignedBuffer<std::byte> work = ...uninitialized(linear_workspace_bytes(w, m_max, pool.size()));
-//   linear({.x = x, .x_type = ActivationType::kBF16, .x_stride = k, .m = m, .w = &w, .y = y,
+//   AlignedBuffer<std::byte> work = ...uninitialized(linear_workspace_bytes(w, m_max,
+//   pool.size())); linear({.x = x, .x_type = ActivationType::kBF16, .x_stride = k, .m = m, .w = &w,
+//   .y = y,
 //           .y_stride = n}, pool, work.span());
 #pragma once
 

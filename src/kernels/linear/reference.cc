@@ -43,8 +43,7 @@ void decode_row(const StoredMatrix& w, int64_t n, std::vector<double>& out) {
   const format::WeightFormat& f = w.format;
   double outer = 1;
   if (f.outer_scale == format::OuterScale::kTensor) outer = w.outer_scales[0];
-  if (f.outer_scale == format::OuterScale::kChannel)
-    outer = w.outer_scales[static_cast<size_t>(n)];
+  if (f.outer_scale == format::OuterScale::kChannel) outer = w.outer_scales[static_cast<size_t>(n)];
   if (f.dense) {
     const size_t item = f.dtype == format::DType::kF32 ? 4 : 2;
     const uint8_t* row = w.codes.data() + n * w.cols * static_cast<int64_t>(item);

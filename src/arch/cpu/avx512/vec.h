@@ -64,15 +64,14 @@ struct Vec {
   static SUB8_INLINE F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static SUB8_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static SUB8_INLINE F e8m0(const uint8_t* p) {
-    const __m512i byte =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i byte = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm512_castsi512_ps(
         _mm512_max_epi32(_mm512_slli_epi32(byte, 23), _mm512_set1_epi32(0x00400000)));
   }
   static SUB8_INLINE void store_bf16_pairs(uint16_t* p, F a, F b) {
     const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
-    _mm512_storeu_si512(p, _mm512_ternarylogic_epi32(low, _mm512_castps_si512(b),
-                                                     _mm512_set1_epi32(-65536), 0xf8));
+    _mm512_storeu_si512(
+        p, _mm512_ternarylogic_epi32(low, _mm512_castps_si512(b), _mm512_set1_epi32(-65536), 0xf8));
   }
   static SUB8_INLINE void prefetch(const uint8_t* p) {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);

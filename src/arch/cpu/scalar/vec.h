@@ -100,13 +100,17 @@ struct Vec {
   }
   static SUB8_INLINE F lookup_low(const float* table, U a) { return lookup(table, low(a)); }
   static SUB8_INLINE F lookup_high(const float* table, U a) { return lookup(table, high(a)); }
-  static SUB8_INLINE F bf16_even(U a) { return reinterpret_cast<F>(reinterpret_cast<Wide>(a) << 16); }
+  static SUB8_INLINE F bf16_even(U a) {
+    return reinterpret_cast<F>(reinterpret_cast<Wide>(a) << 16);
+  }
   static SUB8_INLINE F bf16_odd(U a) {
     return reinterpret_cast<F>(reinterpret_cast<Wide>(a) & 0xffff0000u);
   }
 
   static SUB8_INLINE F zero() { return F{}; }
-  static SUB8_INLINE F broadcast(const float* p) { return reinterpret_cast<F>(Wide{} + load_as<uint32_t>(p)); }
+  static SUB8_INLINE F broadcast(const float* p) {
+    return reinterpret_cast<F>(Wide{} + load_as<uint32_t>(p));
+  }
   static SUB8_INLINE F load(const float* p) { return load_as<F>(p); }
   static SUB8_INLINE void store(float* p, F a) { std::memcpy(p, &a, Bytes); }
   static SUB8_INLINE F add(F a, F b) { return a + b; }
@@ -124,7 +128,8 @@ struct Vec {
   }
   // Lane i: the high halves of a (low 16 bits) and b (high 16 bits). Exact where both are bf16.
   static SUB8_INLINE void store_bf16_pairs(uint16_t* p, F a, F b) {
-    const Wide pairs = (reinterpret_cast<Wide>(a) >> 16) | (reinterpret_cast<Wide>(b) & 0xffff0000u);
+    const Wide pairs =
+        (reinterpret_cast<Wide>(a) >> 16) | (reinterpret_cast<Wide>(b) & 0xffff0000u);
     std::memcpy(p, &pairs, Bytes);
   }
   static SUB8_INLINE void prefetch(const uint8_t* p) { __builtin_prefetch(p); }

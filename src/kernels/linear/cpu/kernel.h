@@ -13,8 +13,8 @@ inline constexpr int kPanel = 32;       // output channels of a panel
 inline constexpr int kRowBlock = 192;   // token rows whose sums are held while a panel is decoded
 inline constexpr int kPrefetch = 1536;  // bytes ahead in the packed stream
 
-struct CodeParams {  // for codecs that are not fixed to one element
-  int sign_shift = 0;       // canonical code -> f16 image
+struct CodeParams {    // for codecs that are not fixed to one element
+  int sign_shift = 0;  // canonical code -> f16 image
   int magnitude_shift = 0;
   uint16_t magnitude_mask = 0;
   const float* table = nullptr;  // canonical code -> value
@@ -75,9 +75,9 @@ struct Kernels {
 
 // AMX: m rows of bf16 activations, zero-padded to whole 16 x 32 tiles.
 struct TileJob {
-  PanelJob panel;                  // x unused; scratch has kTileScratchFloats
-  const uint16_t* x = nullptr;     // bf16 [round_up(m, 32)][x_stride]
-  int64_t x_stride = 0;            // a multiple of 32, at least the padded depth
+  PanelJob panel;               // x unused; scratch has kTileScratchFloats
+  const uint16_t* x = nullptr;  // bf16 [round_up(m, 32)][x_stride]
+  int64_t x_stride = 0;         // a multiple of 32, at least the padded depth
   DecodeFn decode = nullptr;
   int unit_depth = 0;
   int unit_bytes = 0;
