@@ -106,6 +106,7 @@ struct Tokenizer::Impl {
   Decoder decoder;
   std::vector<Template> templates;
   std::map<int32_t, const AddedToken*> added_by_id;
+  std::map<int32_t, std::string> decoder_inputs;  // of added tokens
   std::map<std::string, int32_t, std::less<>> added_by_content;
   AddedTokenMatcher raw_matcher;
   AddedTokenMatcher normalized_matcher;
@@ -154,12 +155,14 @@ Status Tokenizer::Impl::prepare() {
     added_by_id[token->id] = token;
     added_by_content[token->content] = token->id;
     if (!token->normalized) {
+      decoder_inputs[token->id] = token->content;
       raw_matcher.add(token->content, token);
       continue;
     }
     bool cut = false;
-    SUB8_ASSIGN_OR_RETURN(const std::string content, normalizer.apply(token->content, &cut));
+    SUB8_ASSIGN_OR_RETURN(std::string content, normalizer.apply(token->content, &cut));
     normalized_matcher.add(content, token);
+    decoder_inputs[token->id] = std::move(content);
   }
   if (!spec.post_processor.is_null()) {
     SUB8_RETURN_IF_ERROR(
@@ -258,7 +261,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   Decoder::State state;
   for (const int32_t id : ids) {
     if (skip_special && is_special(id)) continue;
-    if (const std::optional<std::string> text = token(id)) {
+    if (const std::optional<std::string_view> text = decoder_input(id)) {
       impl_->decoder.push(*text, &state, &out);
     }
   }
@@ -276,6 +279,13 @@ std::optional<std::string> Tokenizer::token(int32_t id) const {
   return std::string(impl_->model.vocabulary().token(id));
 }
 
+std::optional<std::string_view> Tokenizer::decoder_input(int32_t id) const {
+  const auto added = impl_->decoder_inputs.find(id);
+  if (added != impl_->decoder_inputs.end()) return added->second;
+  if (!impl_->model.vocabulary().has(id)) return std::nullopt;
+  return impl_->model.vocabulary().token(id);
+}
+
 std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
   if (const auto added = impl_->added_by_content.find(token);
       added != impl_->added_by_content.end()) {
@@ -286,7 +296,7 @@ std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
 }
 
 std::string Tokenizer::token_bytes(int32_t id) const {
-  const std::optional<std::string> text = token(id);
+  const std::optional<std::string_view> text = decoder_input(id);
   return text ? impl_->decoder.token_bytes(*text) : std::string();
 }
 

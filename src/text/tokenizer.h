@@ -98,8 +98,10 @@ class Tokenizer {
   // A complete tokenizer.json: loading it gives the same ids for every text.
   std::string to_json() const;
 
-  // For Detokenizer.
+  // For Detokenizer: the decoder, and what it is given for a token. Of an added token that is
+  // looked for in normalised text this is the normalised content, as in the reference.
   const Decoder& decoder() const;
+  std::optional<std::string_view> decoder_input(int32_t id) const;
 
  private:
   struct Impl;
