@@ -1,0 +1,29 @@
+// The filters of template_filters.cc and helpers they share with the methods. Private to src/text.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/template_runtime.h"
+
+namespace sub8::jinja {
+
+#define SUB8_JINJA_FILTERS(X)                                                                      \
+  X(int)                                                                                           \
+  X(float)                                                                                         \
+  X(abs) X(round) X(default) X(string) X(upper) X(lower) X(capitalize) X(title) X(trim) X(replace) \
+      X(center) X(indent) X(truncate) X(wordcount) X(format) X(safe) X(escape) X(forceescape)      \
+          X(urlencode) X(tojson)
+#define SUB8_JINJA_DECLARE(name) Value filter_##name(Runtime& rt, const Value& self, Args& args);
+SUB8_JINJA_FILTERS(SUB8_JINJA_DECLARE)
+#undef SUB8_JINJA_DECLARE
+
+// Python's int(text, base) and float(text); nothing where those raise ValueError.
+std::optional<int64_t> parse_int(std::string_view text, int64_t base);
+std::optional<double> parse_float(std::string_view text);
+std::string center_text(Runtime& rt, const std::string& text, int64_t width, std::string_view fill);
+std::vector<std::string> split_lines(Runtime& rt, std::string_view text, bool keep_ends);
+
+}  // namespace sub8::jinja
