@@ -117,7 +117,8 @@ Evaluator::Signal Evaluator::exec_for(const Stmt& stmt, const Value& items,
   bool any = false;
   while (auto item = loop->advance()) {
     any = true;
-    rt_.step();
+    constexpr uint64_t kIterationSteps = 4;  // about what a scope costs beside a node
+    rt_.step(kIterationSteps);
     auto inner = rt_.make_scope(scope);
     inner->set("loop", Value(std::shared_ptr<Object>(loop)));
     assign(*stmt.target, *std::move(item), inner);
