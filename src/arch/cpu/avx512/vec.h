@@ -42,8 +42,10 @@ struct Vec {
     return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
 
-  static SUB8_INLINE F f16_low(U a) { return _mm512_cvtph_ps(_mm512_castsi512_si256(a)); }
-  static SUB8_INLINE F f16_high(U a) { return _mm512_cvtph_ps(upper(a)); }
+  static SUB8_INLINE void f16(U a, F& low, F& high) {
+    low = _mm512_cvtph_ps(_mm512_castsi512_si256(a));
+    high = _mm512_cvtph_ps(upper(a));
+  }
   static SUB8_INLINE F lookup(const float* table, __m256i a) {
     return _mm512_i32gather_ps(_mm512_cvtepu16_epi32(a), table, 4);
   }

@@ -6,7 +6,7 @@
 // once.
 //
 //   U: load, band, bor, bor_masked (a | (b & mask)), shl<n>, shr<n>, shl_by, mul (low 16 bits)
-//   U -> F: f16_low/f16_high (lanes of the lower/upper half, exact), lookup_low/lookup_high (table)
+//   U -> F: f16 (lanes of the lower and of the upper half, exact), lookup_low/lookup_high (table)
 //   bytes -> U: widen (one byte per lane)
 //   F: zero, broadcast, load, store, add, mul, fma(a, b, c) = a*b + c, e8m0 (one byte per lane),
 //      bf16_even/bf16_odd (32-bit lanes that hold a pair of bf16: low half, high half)
@@ -91,8 +91,10 @@ struct Vec {
     const Wide value = field == 0 ? reinterpret_cast<Wide>(small) : bits;
     return reinterpret_cast<F>(value | ((code & 0x8000u) << 16));
   }
-  static SUB8_INLINE F f16_low(U a) { return widen_f16(low(a)); }
-  static SUB8_INLINE F f16_high(U a) { return widen_f16(high(a)); }
+  static SUB8_INLINE void f16(U a, F& low_half, F& high_half) {
+    low_half = widen_f16(low(a));
+    high_half = widen_f16(high(a));
+  }
   static __attribute__((noinline)) F lookup(const float* table, Half a) {
     F out;
     for (int i = 0; i < kLanes; ++i) out[i] = table[a[i]];

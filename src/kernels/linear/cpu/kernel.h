@@ -10,7 +10,7 @@ namespace sub8::linear_cpu {
 // K is worked off in segments of this many values: the decoded f32 panel (16 KiB) then stays in L1.
 inline constexpr int kSegment = 128;
 inline constexpr int kPanel = 32;       // output channels of a panel
-inline constexpr int kRowBlock = 192;   // token rows whose sums are held while a panel is decoded
+inline constexpr int kRowBlock = 96;    // token rows at a time: with the panel, their sums fit L1
 inline constexpr int kPrefetch = 1536;  // bytes ahead in the packed stream
 
 struct CodeParams {    // for codecs that are not fixed to one element

@@ -1,0 +1,54 @@
+// Measures linear kernels: time, bytes, and the share of the read bandwidth of this machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "format/weight_format.h"
+
+namespace sub8 {
+
+struct LinearBenchCase {
+  format::WeightFormat format;
+  int64_t rows = 0;  // N
+  int64_t cols = 0;  // K
+  int64_t m = 1;
+  CpuPath path = CpuPath::kScalar;
+};
+
+struct LinearBenchResult {
+  std::string kernel;  // linear_kernel_id
+  LinearBenchCase what;
+  int64_t packed_bytes = 0;
+  int copies = 0;           // of the weight, used in turn, so that caches do not hold it
+  double best_seconds = 0;  // of one call
+  double median_seconds = 0;
+  double packed_gb_per_s = 0;  // by the best time, as are the following
+  double read_share = 0;       // of read_gb_per_s as passed in
+  double gweights_per_s = 0;
+  double gflop_per_s = 0;  // 2 M N K
+};
+
+// Best rate in GB/s at which the pool reads memory: every thread sums its part of `bytes` bytes.
+Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{256} << 20);
+
+// Random codes, one bf16 row set; runs for about `seconds`. With `cold`, copies of the weight of
+// 96 MB in all (at most 512) are used in turn; otherwise one weight stays in cache if it fits.
+Result<LinearBenchResult> bench_linear(const LinearBenchCase& what, ThreadPool& pool,
+                                       double read_gb_per_s, bool cold = true,
+                                       double seconds = 0.5);
+
+// The layers of a model by width: q|k|v, o, gate|up, down and head of the 135M demo model and of an
+// 8B one.
+struct LinearShape {
+  const char* name;
+  int64_t rows;
+  int64_t cols;
+};
+std::vector<LinearShape> bench_shapes();
+
+}  // namespace sub8

@@ -1,0 +1,16 @@
+# Fails if an object compiled with instruction-set flags defines a weak symbol: the linker could then
+# pick that copy for code that must run on any CPU.
+foreach(object IN LISTS OBJECTS)
+  execute_process(COMMAND ${NM} -C ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${NM} ${object} failed")
+  endif()
+  string(REGEX MATCHALL "[0-9a-f]+ [WVu] [^\n]*" weak "${symbols}")
+  if(weak)
+    message(FATAL_ERROR "${object} defines shared symbols: ${weak}")
+  endif()
+  string(REGEX MATCH "[0-9a-f]+ D [^\n]*linear_cpu::k" table "${symbols}")
+  if(NOT table)
+    message(FATAL_ERROR "${object} does not define its kernel table: the check looks at nothing")
+  endif()
+endforeach()
