@@ -130,6 +130,10 @@ BpeModel::BpeModel(Vocabulary vocabulary, BpeOptions options)
     byte_ids_[b] = vocabulary_.find(character);
     fallback_ids_[b] = vocabulary_.find(fallback_token(b));
   }
+  for (int c = 0; c < 128; ++c) {
+    const char character = static_cast<char>(c);
+    ascii_ids_[c] = vocabulary_.find({&character, 1});
+  }
   all_bytes_ = std::all_of(byte_ids_, byte_ids_ + 256, [](int32_t id) { return id != kNoToken; });
 }
 
@@ -159,6 +163,7 @@ void BpeModel::finish() {
     while (slots_[slot].key != kEmptyKey && slots_[slot].key != key) slot = (slot + 1) & mask;
     slots_[slot] = {key, rank << 32 | static_cast<uint32_t>(vocabulary_.find(joined))};
   }
+  find_joints();
   if (options_.byte_level && options_.ignore_merges) {
     raw_ = Vocabulary(vocabulary_.size());
     std::string bytes;
@@ -167,6 +172,35 @@ void BpeModel::finish() {
       if (!decode_byte_level(vocabulary_.token(static_cast<int32_t>(id)), &bytes)) continue;
       raw_.add(static_cast<int32_t>(id), bytes);
     }
+  }
+}
+
+// A merge joins at the last character of its left token and the first of its right one. That holds
+// while every symbol that merges is spelt by its characters, which byte and unknown tokens are not.
+void BpeModel::find_joints() {
+  const auto irregular = [&](int32_t id) {
+    return id == options_.unk_id ||
+           (options_.byte_fallback &&
+            std::find(fallback_ids_, fallback_ids_ + 256, id) != fallback_ids_ + 256);
+  };
+  joints_.assign((size_t{1} << kJointBits) / 64, 0);
+  for (const Merge& merge : merges_) {
+    const std::string_view left = vocabulary_.token(merge.left);
+    const std::string_view right = vocabulary_.token(merge.right);
+    // Only a token of a byte's six characters, or the unknown one, can be irregular.
+    if (left.empty() || right.empty() || merge.left == options_.unk_id ||
+        merge.right == options_.unk_id || (left.size() == 6 && irregular(merge.left)) ||
+        (right.size() == 6 && irregular(merge.right))) {
+      joints_.clear();
+      return;
+    }
+    size_t end = 0;
+    next_scalar(right, &end);
+    const int32_t before = vocabulary_.find(left.substr(previous_scalar(left, left.size())));
+    const int32_t behind = vocabulary_.find(right.substr(0, end));
+    if (before == kNoToken || behind == kNoToken) continue;  // can never come about
+    const uint64_t h = joint_hash(before, behind);
+    joints_[h >> 6] |= uint64_t{1} << (h & 63);
   }
 }
 
@@ -187,7 +221,8 @@ void BpeModel::split_symbols(std::string_view piece, std::vector<int32_t>* ids) 
     const size_t begin = pos;
     next_scalar(piece, &pos);
     const std::string_view character = piece.substr(begin, pos - begin);
-    const int32_t id = vocabulary_.find(character);
+    const auto first = static_cast<unsigned char>(character[0]);
+    const int32_t id = first < 0x80 ? ascii_ids_[first] : vocabulary_.find(character);
     if (id != kNoToken) {
       if (pending != kNoToken) ids->push_back(pending);
       pending = kNoToken;
@@ -294,10 +329,22 @@ void BpeModel::encode_uncached(std::string_view piece, BpeScratch* s,
   }
   if (s->ids.size() <= kShortPiece) {
     merge_short(s);
-  } else {
-    merge_long(s);
+    out->insert(out->end(), s->ids.begin(), s->ids.end());
+    return;
   }
-  out->insert(out->end(), s->ids.begin(), s->ids.end());
+  s->symbols.swap(s->ids);
+  const std::vector<int32_t>& symbols = s->symbols;
+  for (size_t begin = 0, end = 0; begin < symbols.size(); begin = end) {
+    for (end = begin + 1; end < symbols.size() && may_join(symbols[end - 1], symbols[end]);) ++end;
+    s->ids.assign(symbols.begin() + static_cast<ptrdiff_t>(begin),
+                  symbols.begin() + static_cast<ptrdiff_t>(end));
+    if (end - begin <= kShortPiece) {
+      merge_short(s);
+    } else {
+      merge_long(s);
+    }
+    out->insert(out->end(), s->ids.begin(), s->ids.end());
+  }
 }
 
 void BpeModel::encode(std::string_view piece, BpeScratch* s, std::vector<int32_t>* out) const {

@@ -66,6 +66,7 @@ struct BpeScratch {
     char key[22] = {};
     int32_t ids[10] = {};
   };
+  std::vector<int32_t> symbols;
   std::vector<int32_t> ids;
   std::vector<int32_t> next;
   std::vector<int32_t> prev;
@@ -104,14 +105,28 @@ class BpeModel {
   };
   uint64_t find_merge(int32_t left, int32_t right) const;
   void split_symbols(std::string_view piece, std::vector<int32_t>* ids) const;
+  void find_joints();
+  bool may_join(int32_t left, int32_t right) const {
+    const uint64_t h = joint_hash(left, right);
+    return joints_.empty() || (joints_[h >> 6] >> (h & 63) & 1) != 0;
+  }
+  static uint64_t joint_hash(int32_t left, int32_t right) {
+    const uint64_t key = static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+    return key * 0x9e3779b97f4a7c15u >> (64 - kJointBits);
+  }
   void merge_short(BpeScratch* scratch) const;
   void merge_long(BpeScratch* scratch) const;
   void encode_uncached(std::string_view piece, BpeScratch* scratch,
                        std::vector<int32_t>* out) const;
 
+  static constexpr int kJointBits = 22;
   Vocabulary vocabulary_;
   BpeOptions options_;
   std::vector<Merge> merges_;
+  // A set (hashed, with false positives) of the neighbouring symbols that some merge may join; a
+  // long piece is cut wherever none can. Empty: no telling.
+  std::vector<uint64_t> joints_;
+  int32_t ascii_ids_[128];
   std::vector<Slot> slots_;
   int shift_ = 64;
   Vocabulary raw_;  // byte-level tokens by the bytes they stand for

@@ -88,7 +88,10 @@ struct Tokenizer::Impl {
   }
   void give_scratch(std::unique_ptr<Scratch> scratch) {
     // One huge text must not hold its buffers for ever.
-    if (scratch->bpe.ids.capacity() > (size_t{1} << 20)) return;
+    if (scratch->bpe.ids.capacity() > (size_t{1} << 20) ||
+        scratch->bpe.symbols.capacity() > (size_t{1} << 20)) {
+      return;
+    }
     const std::lock_guard<std::mutex> lock(mutex);
     if (idle.size() < 16) idle.push_back(std::move(scratch));
   }
