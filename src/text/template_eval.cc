@@ -13,6 +13,12 @@ void Evaluator::output(std::string_view text) {
   *out_ += text;
 }
 
+// What a filter or call block gives: jinja2 joins it to the output as it is.
+std::string Evaluator::block_text(const Value& value) const {
+  if (!value.is_string()) fail("the block gives a '" + type_name(value) + "', expected a string");
+  return value.str();
+}
+
 std::string Evaluator::render(const Body& body, const std::shared_ptr<Scope>& scope) {
   return call_body(body, scope);
 }
@@ -83,7 +89,7 @@ Evaluator::Signal Evaluator::exec_one(const Stmt& stmt, const std::shared_ptr<Sc
       break;
     case StmtKind::kFilterBlock: {
       std::string text = call_body(stmt.body, rt_.make_scope(scope));
-      output(to_str(rt_, apply_filters(stmt.expr.get(), rt_.string(std::move(text)), scope)));
+      output(block_text(apply_filters(stmt.expr.get(), rt_.string(std::move(text)), scope)));
       break;
     }
     case StmtKind::kGeneration: {
@@ -165,7 +171,7 @@ void Evaluator::exec_call_block(const Stmt& stmt, const std::shared_ptr<Scope>& 
   const Value callee = eval(*stmt.expr->args[0], scope);
   Args args = eval_args(*stmt.expr, 1, scope);
   args.named.emplace_back("caller", make_macro(stmt, "", scope));
-  output(to_str(rt_, rt_.call(callee, args)));
+  output(block_text(rt_.call(callee, args)));
 }
 
 void Evaluator::assign(const Expr& target, Value value, const std::shared_ptr<Scope>& scope) {

@@ -41,6 +41,7 @@ class Evaluator {
   void exec_call_block(const Stmt& stmt, const std::shared_ptr<Scope>& scope);
   Value make_macro(const Stmt& stmt, std::string name, const std::shared_ptr<Scope>& scope);
   void output(std::string_view text);
+  std::string block_text(const Value& value) const;
 
   Value eval_node(const Expr& expr, const std::shared_ptr<Scope>& scope);
   Value eval_name(const Expr& expr, const std::shared_ptr<Scope>& scope);

@@ -101,8 +101,8 @@ class Printf {
       if (position_ < format_.size()) conversion();
       rt_.check_size(out_.size());
     }
-    const bool mapping =
-        arguments_.is_dict() || (arguments_.is_seq() && !arguments_.seq().tuple_like());
+    const bool mapping = arguments_.is_undefined() || arguments_.is_dict() ||
+                         (arguments_.is_seq() && !arguments_.seq().tuple_like());
     if (next_ < list_.size() && !used_mapping_ && !mapping) {
       fail("not all arguments converted during string formatting");
     }

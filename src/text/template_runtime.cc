@@ -271,13 +271,14 @@ Bound::Bound(std::string_view function, Args& args, std::initializer_list<const 
          std::to_string(args.positional.size()));
   }
   for (size_t i = 0; i < args.positional.size(); ++i) values_[i] = &args.positional[i];
-  for (const auto& [key, value] : args.named) {
+  for (const auto& argument : args.named) {
+    const std::string& key = argument.first;
     const auto* found =
         std::find_if(names.begin(), names.end(), [&](const char* name) { return key == name; });
     if (found == names.end()) fail(function_ + "() has no argument '" + key + "'");
     const auto i = static_cast<size_t>(found - names.begin());
     if (values_[i] != nullptr) fail(function_ + "() got argument '" + key + "' twice");
-    values_[i] = &value;
+    values_[i] = &argument.second;
   }
   for (size_t i = 0; i < required; ++i) {
     if (values_[i] == nullptr) {

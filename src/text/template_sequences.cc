@@ -104,7 +104,6 @@ Value filter_first(Runtime& rt, const Value& self, Args& args) {
 
 Value filter_last(Runtime& rt, const Value& self, Args& args) {
   const Bound bound("last", args, {}, 0);
-  if (self.is_undefined()) fail("last: " + self.undefined_hint());
   if (self.is_object()) fail("last: a '" + type_name(self) + "' cannot be walked backwards");
   auto items = iterate(rt, self);
   if (items.empty()) return Value::undefined("No last item, sequence was empty");
@@ -115,6 +114,7 @@ Value filter_reverse(Runtime& rt, const Value& self, Args& args) {
   const Bound bound("reverse", args, {}, 0);
   auto items = iterate(rt, self);
   std::reverse(items.begin(), items.end());
+  if (self.is_object()) return rt.list(std::move(items));  // reversed() needs a length
   if (!self.is_string()) return rt.iterator(std::move(items));
   std::string out;
   for (const Value& item : items) out += item.str();

@@ -51,6 +51,7 @@ loop | caller is defined | varargs is defined | true.x is defined | 1.0 | 1.50 |
 """
 
 TEMPLATES = [
+    "{% filter length %}abc{% endfilter %}", "{% call dict() %}{% endcall %}", "{{ l | map('string') | reverse }}", "{{ nothing | last }}", "{{ 'x' % nothing }}",
     # White space
     "a\n{% if true %}\nb\n{% endif %}\nc\n", "a  {%- if true -%}  b  {%- endif %}  c", "  {% if true %}x{% endif %}\n  y\n",
     "  {%+ if true %}x{% endif +%}\n  y\n", "x {# c #} y\n{# c #}\nz", "x {#- c -#} y", "  {# c #}\nz", "{{- ' a ' -}}  b", "  {{ 1 }}\n\n",
