@@ -1,0 +1,360 @@
+// Linear layers on a GPU: microseconds per call, share of the memory floor, ratio to cuBLASLt BF16.
+//
+//   linear_gpu [--shapes FILE | --shape NxK ...] [--formats a,b] [--m 1,8,16] [--json FILE]
+//              [--act bf16|f16] [--pdl 0|1] [--tokens T] [--cluster C] [--bf16 0|1] [--min-mib 300]
+//
+// Method: a CUDA graph of back-to-back calls over rotating weight copies (at least --min-mib MiB,
+// so that no copy survives in L2), median of 21 replays divided by the calls. The floor is a plain
+// read kernel over N*K*bits/8 bytes (scales included) in the same kind of graph. cuBLASLt: the best
+// of its first 8 heuristics. --pdl 1 (default) sets weights_are_constant.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include "format/dtype.h"
+#include "format/weight_format.h"
+#include "sub8/linear.h"
+
+namespace {
+
+using namespace sub8;
+
+#define CHECK_CUDA(x)                                                                    \
+  do {                                                                                   \
+    const cudaError_t e_ = (x);                                                          \
+    if (e_ != cudaSuccess) {                                                             \
+      std::printf("CUDA error %s at line %d: %s\n", cudaGetErrorName(e_), __LINE__, #x); \
+      std::exit(2);                                                                      \
+    }                                                                                    \
+  } while (0)
+
+__device__ uint32_t mix(uint32_t x) {
+  x ^= x >> 16, x *= 0x7feb352dU, x ^= x >> 15, x *= 0x846ca68bU, x ^= x >> 16;
+  return x;
+}
+__global__ void fill_bits(uint32_t* p, size_t words, uint32_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < words;
+       i += size_t{gridDim.x} * blockDim.x)
+    p[i] = mix(static_cast<uint32_t>(i) ^ seed);
+}
+__global__ void fill_normal(uint16_t* p, size_t n, uint32_t seed, int f16) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n;
+       i += size_t{gridDim.x} * blockDim.x) {
+    const uint32_t h = mix(static_cast<uint32_t>(i) ^ seed);
+    const float u = (static_cast<float>(h >> 8) + 0.5f) / 16777216.0f;
+    const float v = static_cast<float>(mix(h + 1) >> 8) / 16777216.0f;
+    const float x = sqrtf(-2 * logf(u)) * cospif(2 * v);
+    p[i] = f16 ? format::float_to_f16(x) : format::float_to_bf16(x);
+  }
+}
+__global__ void fill_value(float* p, size_t n, float v) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n;
+       i += size_t{gridDim.x} * blockDim.x)
+    p[i] = v;
+}
+
+template <int Unroll>
+__global__ void __launch_bounds__(1024, 2) read_kernel(const uint4* p, size_t n, uint32_t* out) {
+  uint32_t s = 0;
+  const size_t chunk = size_t{blockDim.x} * Unroll;
+  for (size_t c = blockIdx.x; c * chunk < n; c += gridDim.x) {
+    uint4 v[Unroll];
+#pragma unroll
+    for (int u = 0; u < Unroll; ++u) {
+      const size_t i = c * chunk + u * size_t{blockDim.x} + threadIdx.x;
+      v[u] = i < n ? __ldcs(p + i) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int u = 0; u < Unroll; ++u) s += v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+  }
+  if (s == 0x12345678u) out[0] = s;
+}
+
+cudaStream_t g_stream;
+
+// Microseconds per call.
+double graph_time(const std::function<void(int)>& call, int calls) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  for (int i = 0; i < std::min(calls, 2); ++i) call(i);
+  CHECK_CUDA(cudaStreamSynchronize(g_stream));
+  CHECK_CUDA(cudaStreamBeginCapture(g_stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < calls; ++i) call(i);
+  CHECK_CUDA(cudaStreamEndCapture(g_stream, &graph));
+  CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  CHECK_CUDA(cudaGraphLaunch(exec, g_stream));
+  cudaEvent_t a, b;
+  CHECK_CUDA(cudaEventCreate(&a));
+  CHECK_CUDA(cudaEventCreate(&b));
+  std::vector<float> ms;
+  for (int i = 0; i < 21; ++i) {
+    CHECK_CUDA(cudaEventRecord(a, g_stream));
+    CHECK_CUDA(cudaGraphLaunch(exec, g_stream));
+    CHECK_CUDA(cudaEventRecord(b, g_stream));
+    CHECK_CUDA(cudaStreamSynchronize(g_stream));
+    float t = 0;
+    CHECK_CUDA(cudaEventElapsedTime(&t, a, b));
+    ms.push_back(t);
+  }
+  std::sort(ms.begin(), ms.end());
+  CHECK_CUDA(cudaGraphExecDestroy(exec));
+  CHECK_CUDA(cudaGraphDestroy(graph));
+  cudaEventDestroy(a), cudaEventDestroy(b);
+  return ms[10] * 1e3 / calls;
+}
+
+uint8_t* g_pool = nullptr;  // one large random buffer that holds every kind of weight copies
+size_t g_pool_bytes = 0;
+uint32_t* g_sink = nullptr;
+
+int copies_of(size_t bytes, size_t min_bytes) {
+  const size_t n = (min_bytes + bytes - 1) / bytes;
+  return static_cast<int>(std::max<size_t>(2, std::min(n, g_pool_bytes / bytes)));
+}
+
+double floor_time(size_t bytes, size_t min_bytes) {
+  const int copies = copies_of(bytes, min_bytes);
+  const int calls = std::max(copies, 24);
+  double best = 1e30;
+  const auto run = [&](auto kernel, int grid, int block) {
+    best = std::min(
+        best, graph_time(
+                  [&](int i) {
+                    kernel<<<grid, block, 0, g_stream>>>(
+                        reinterpret_cast<const uint4*>(g_pool + (i % copies) * (bytes / 256 * 256)),
+                        bytes / 16, g_sink);
+                  },
+                  calls));
+  };
+  run(read_kernel<16>, 264, 1024);
+  run(read_kernel<8>, 264, 1024);
+  run(read_kernel<4>, 264, 1024);
+  run(read_kernel<4>, 528, 512);
+  return best;
+}
+
+double cublas_time(int64_t n, int64_t k, int64_t m, const void* x, void* y, size_t min_bytes) {
+  static cublasLtHandle_t handle = nullptr;
+  static void* workspace = nullptr;
+  const size_t workspace_bytes = size_t{64} << 20;
+  if (handle == nullptr) {
+    cublasLtCreate(&handle);
+    CHECK_CUDA(cudaMalloc(&workspace, workspace_bytes));
+  }
+  cublasLtMatmulDesc_t op;
+  cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  const cublasOperation_t t = CUBLAS_OP_T;
+  cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t);
+  cublasLtMatrixLayout_t a, b, c;
+  cublasLtMatrixLayoutCreate(&a, CUDA_R_16BF, k, n, k);
+  cublasLtMatrixLayoutCreate(&b, CUDA_R_16BF, k, m, k);
+  cublasLtMatrixLayoutCreate(&c, CUDA_R_16BF, n, m, n);
+  cublasLtMatmulPreference_t pref;
+  cublasLtMatmulPreferenceCreate(&pref);
+  cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                       &workspace_bytes, sizeof workspace_bytes);
+  cublasLtMatmulHeuristicResult_t found[8];
+  int count = 0;
+  cublasLtMatmulAlgoGetHeuristic(handle, op, a, b, c, c, pref, 8, found, &count);
+  const size_t bytes = static_cast<size_t>(n * k * 2);
+  const int copies = copies_of(bytes, min_bytes);
+  const float one = 1, zero = 0;
+  double best = 1e30;
+  for (int h = 0; h < count; ++h) {
+    best = std::min(best, graph_time(
+                              [&](int i) {
+                                cublasLtMatmul(handle, op, &one,
+                                               g_pool + static_cast<size_t>(i % copies) * bytes, a,
+                                               x, b, &zero, y, c, y, c, &found[h].algo, workspace,
+                                               workspace_bytes, g_stream);
+                              },
+                              std::max(copies, 8)));
+  }
+  cublasLtMatmulPreferenceDestroy(pref);
+  cublasLtMatrixLayoutDestroy(a), cublasLtMatrixLayoutDestroy(b), cublasLtMatrixLayoutDestroy(c);
+  cublasLtMatmulDescDestroy(op);
+  return best;
+}
+
+std::vector<std::string> split(const std::string& s) {
+  std::vector<std::string> out;
+  std::stringstream in(s);
+  for (std::string part; std::getline(in, part, ',');) out.push_back(part);
+  return out;
+}
+
+struct Shape {
+  int64_t n, k;
+  bool operator<(const Shape& o) const { return n * k != o.n * o.k ? n * k < o.n * o.k : n < o.n; }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<Shape> shapes;
+  std::vector<std::string> formats = {"e3m2", "nvfp4"};
+  std::vector<int64_t> ms = {1, 8, 16, 32, 64, 128, 512};
+  std::string json;
+  bool f16 = false, pdl = true, bf16 = true;
+  LinearTuning tuning;
+  size_t min_bytes = size_t{300} << 20;
+  for (int i = 1; i < argc; ++i) {
+    const std::string a = argv[i];
+    if (i + 1 >= argc) {
+      std::printf("linear_gpu: %s needs a value; see the head of bench/gpu/linear_gpu.cu\n",
+                  a.c_str());
+      return 2;
+    }
+    const std::string v = argv[++i];
+    if (a == "--shapes") {
+      std::ifstream in(v);
+      for (std::string line; std::getline(in, line);) {
+        const std::vector<std::string> f = split(line);
+        if (line.empty() || line[0] == '#' || f.size() < 5) continue;
+        shapes.push_back({std::atoll(f[3].c_str()), std::atoll(f[4].c_str())});
+      }
+    } else if (a == "--shape") {
+      for (const std::string& s : split(v)) {
+        Shape sh{};
+        if (std::sscanf(s.c_str(), "%ldx%ld", &sh.n, &sh.k) == 2) shapes.push_back(sh);
+      }
+    } else if (a == "--formats") {
+      formats = split(v);
+    } else if (a == "--m") {
+      ms.clear();
+      for (const std::string& s : split(v)) ms.push_back(std::atoll(s.c_str()));
+    } else if (a == "--json") {
+      json = v;
+    } else if (a == "--act") {
+      f16 = v == "f16";
+    } else if (a == "--pdl") {
+      pdl = v != "0";
+    } else if (a == "--bf16") {
+      bf16 = v != "0";
+    } else if (a == "--tokens") {
+      tuning.tokens = std::atoi(v.c_str());
+    } else if (a == "--cluster") {
+      tuning.cluster = std::atoi(v.c_str());
+    } else if (a == "--min-mib") {
+      min_bytes = static_cast<size_t>(std::atoll(v.c_str())) << 20;
+    } else {
+      std::printf("linear_gpu: unknown argument %s\n", a.c_str());
+      return 2;
+    }
+  }
+  std::sort(shapes.begin(), shapes.end());
+  shapes.erase(std::unique(shapes.begin(), shapes.end(),
+                           [](const Shape& a, const Shape& b) { return a.n == b.n && a.k == b.k; }),
+               shapes.end());
+  if (shapes.empty() || formats.empty() || ms.empty()) {
+    std::printf("linear_gpu: nothing to do; give --shapes or --shape\n");
+    return 2;
+  }
+  int64_t max_nk = 0, max_k = 0, max_n = 0;
+  for (const Shape& s : shapes)
+    max_nk = std::max(max_nk, s.n * s.k), max_k = std::max(max_k, s.k),
+    max_n = std::max(max_n, s.n);
+  const int64_t max_m = *std::max_element(ms.begin(), ms.end());
+  CHECK_CUDA(cudaStreamCreate(&g_stream));
+  g_pool_bytes = std::max<size_t>(static_cast<size_t>(max_nk) * 4 + (size_t{8} << 20),
+                                  min_bytes + static_cast<size_t>(max_nk) * 2);
+  CHECK_CUDA(cudaMalloc(&g_pool, g_pool_bytes));
+  CHECK_CUDA(cudaMalloc(&g_sink, 256));
+  uint16_t* x = nullptr;
+  uint8_t* y = nullptr;
+  CHECK_CUDA(cudaMalloc(&x, static_cast<size_t>(max_m * max_k) * 2));
+  CHECK_CUDA(cudaMalloc(&y, static_cast<size_t>(max_m * max_n) * 4));
+  fill_normal<<<512, 256, 0, g_stream>>>(x, static_cast<size_t>(max_m * max_k), 5, f16);
+  cudaDeviceProp prop;
+  CHECK_CUDA(cudaGetDeviceProperties(&prop, 0));
+  std::printf("%s, activations %s, pdl %d; us per call, (share of floor, ratio to cuBLASLt BF16)\n",
+              prop.name, f16 ? "f16" : "bf16", pdl);
+  FILE* out = json.empty() ? nullptr : std::fopen(json.c_str(), "w");
+  if (!json.empty() && out == nullptr) {
+    std::printf("linear_gpu: cannot write %s\n", json.c_str());
+    return 2;
+  }
+  if (out != nullptr)
+    std::fprintf(out, "{\"device\": \"%s\", \"activations\": \"%s\", \"pdl\": %d, \"results\": [",
+                 prop.name, f16 ? "f16" : "bf16", pdl);
+  bool first = true;
+  for (const Shape& s : shapes) {
+    std::map<int64_t, double> base;
+    fill_normal<<<1024, 256, 0, g_stream>>>(reinterpret_cast<uint16_t*>(g_pool), g_pool_bytes / 2,
+                                            9, 0);
+    for (const int64_t m : ms) base[m] = bf16 ? cublas_time(s.n, s.k, m, x, y, min_bytes) : 0.0;
+    fill_bits<<<1024, 256, 0, g_stream>>>(reinterpret_cast<uint32_t*>(g_pool), g_pool_bytes / 4,
+                                          77);
+    for (const std::string& f : formats) {
+      const Result<format::WeightFormat> wf = format::parse_weight_format(f);
+      LinearWeight lw;
+      lw.format = f, lw.rows = s.n, lw.cols = s.k;
+      LinearPlan plan;
+      const LinearStatus planned =
+          plan_linear(lw, f16 ? LinearType::kF16 : LinearType::kBF16, &plan);
+      if (!wf.ok() || !planned) {
+        std::printf("%s: %s\n", f.c_str(), planned.message.c_str());
+        return 2;
+      }
+      const size_t logical = static_cast<size_t>(s.n * (wf->row_bytes(s.k) + wf->groups(s.k)));
+      const size_t stride = (plan.packed_bytes + 255) / 256 * 256;
+      const double floor = floor_time(logical, min_bytes);
+      const int copies = copies_of(stride, min_bytes);
+      const size_t scales = static_cast<size_t>((s.n + 255) / 256 * 256);
+      for (int i = 0; i < copies; ++i)
+        fill_value<<<64, 256, 0, g_stream>>>(
+            reinterpret_cast<float*>(g_pool + i * stride + plan.packed_bytes - scales * 4), scales,
+            1e-4f);
+      const size_t work_bytes = linear_workspace_bytes(plan, std::max<int64_t>(max_m, 128));
+      void* work = nullptr;
+      CHECK_CUDA(cudaMalloc(&work, work_bytes));
+      CHECK_CUDA(cudaMemset(work, 0, 65536));
+      std::printf("%6ldx%-6ld %-10s floor %6.1f |", s.n, s.k, f.c_str(), floor);
+      for (const int64_t m : ms) {
+        LinearCall call;
+        call.x = x, call.m = m, call.y = y, call.weights_are_constant = pdl;
+        LinearStatus status;
+        const double us = graph_time(
+            [&](int i) {
+              const LinearStatus r = run_linear(plan, g_pool + (i % copies) * stride, call, work,
+                                                work_bytes, g_stream, tuning);
+              if (!r) status = r;
+            },
+            std::max(copies, 24));
+        if (!status) {
+          std::printf(" %s\n", status.message.c_str());
+          return 1;
+        }
+        std::string kernel;
+        (void)explain_linear(plan, m, tuning, &kernel);
+        std::printf(" M=%ld %.1f (%.2f, %.2fx)", m, us, floor / us, base[m] / us);
+        if (out != nullptr)
+          std::fprintf(out,
+                       "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
+                       "\"%s\", \"us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
+                       first ? "" : ",", s.n, s.k, m, f.c_str(), kernel.c_str(), us, floor,
+                       base[m]);
+        first = false;
+      }
+      std::printf("\n");
+      std::fflush(stdout);
+      CHECK_CUDA(cudaFree(work));
+    }
+  }
+  if (out != nullptr) {
+    std::fprintf(out, "\n]}\n");
+    std::fclose(out);
+  }
+  return 0;
+}

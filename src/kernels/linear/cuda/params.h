@@ -1,0 +1,49 @@
+// What a ring kernel is told at run time: plain C++, shared by host and device.
+#pragma once
+
+#include <cstdint>
+
+namespace sub8::kernels::linear {
+
+enum class OutputType : uint32_t { kF32, kF16, kBF16 };
+
+// Aligned as CUtensorMap; its bytes are filled by the host.
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+
+struct RingParams {
+  TensorMap x;  // activations [M, K], 16 bits, boxes of 64 k x tile_m (or tile_m / cluster) rows
+  const uint8_t* weights;
+  const float* multipliers;   // per output channel
+  const float* token_scales;  // per row of X, or null
+  const float* bias;          // per output channel, or null
+  const void* residual;       // [rows of Y, N], type of y, or null; added last
+  void* y;
+  float* partials;     // [2 * workers * cluster][256 * tile_m]
+  uint32_t* counters;  // [workers * cluster * 4], zero between launches
+  int64_t ldy;         // elements between rows of Y
+  int64_t ld_residual;
+  int32_t m;             // rows of X
+  int32_t n;             // output channels
+  int32_t row_tiles;     // along N, in units of cluster * 256 rows
+  int32_t weight_tiles;  // row tiles of 256 that the packed weight has
+  int32_t token_tiles;   // along M
+  int32_t k_stages;
+  // The stages are divided among clusters (or CTAs): the first `longer_workers` take one more.
+  int32_t workers;
+  int32_t stages_per_worker;
+  int32_t longer_workers;
+  uint32_t piece_bytes;
+  OutputType output;
+  uint32_t fold;    // rows 2i and 2i+1 of X are added
+  uint32_t stages;  // ring slots
+  // Block scales of 32 and more elements.
+  uint32_t scale_pair_bytes;  // bytes per row pair and piece
+  uint32_t scale_mask;
+  uint32_t scale_base;
+  int32_t scale_shift_high;  // right shift that brings a half's high byte into place
+  int32_t scale_shift_low;   // left shift for the low byte
+};
+
+}  // namespace sub8::kernels::linear

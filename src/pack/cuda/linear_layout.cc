@@ -1,0 +1,350 @@
+#include "pack/cuda/linear_layout.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "arch/cuda/sm90a/map.h"
+#include "base/check.h"
+#include "base/checked_math.h"
+
+namespace sub8::pack {
+namespace {
+
+namespace sm90a = arch::sm90a;
+using format::BlockScale;
+using format::Half;
+
+// Largest exponent distance to the row's maximum at which code times scale is still exact.
+int max_e8m0_spread(const CudaLinearLayout& layout) {
+  // f16: the element's last bit, 2^(1 - bias - Y), times 2^bias, must be at least 2^-24.
+  return layout.activation() == Half::kF16 ? 25 - layout.format.element.mantissa_bits : 120;
+}
+
+std::string at(int64_t row, int64_t group) {
+  return "row " + std::to_string(row) + ", group " + std::to_string(group);
+}
+
+// What one row needs beside its codes.
+struct RowScales {
+  float multiplier = 0;
+  int reference = 0;  // E8M0: the largest exponent among groups with a code that is not zero
+};
+
+class Packer {
+ public:
+  Packer(const StoredMatrix& weight, const CudaLinearLayout& layout)
+      : weight_(weight), layout_(layout) {
+    if (!layout.format.dense) build_spread_table();
+    row_bytes_ = layout.format.row_bytes(layout.cols);
+    groups_ = layout.format.groups(layout.cols);
+  }
+
+  // Validates a row and prepares its scales.
+  Result<RowScales> scan_row(int64_t row) const;
+  void pack_piece(int64_t tile, int64_t stage, int block, const RowScales* rows,
+                  uint8_t* out) const;
+
+ private:
+  void build_spread_table();
+  bool group_is_zero(int64_t row, int64_t group) const;
+  uint8_t scale_code(int64_t row, int64_t group, const RowScales& scales) const;
+  void gather(int64_t row0, int64_t k0, uint16_t (*values)[kPieceCols]) const;
+  void pack_unit(const uint16_t (*values)[kPieceCols], int k0, uint8_t* out) const;
+  void pack_scales(int64_t row0, int64_t stage, const RowScales* rows, uint8_t* out) const;
+
+  uint32_t code(int64_t row, int64_t k) const {
+    return format::unpack_code(weight_.codes.data() + row * row_bytes_, row_bytes_, k,
+                               layout_.format.element.bits());
+  }
+
+  const StoredMatrix& weight_;
+  const CudaLinearLayout& layout_;
+  format::Placement plan_;
+  std::vector<uint32_t> spread_;  // [register][code][word]: the bits a code contributes
+  int64_t row_bytes_ = 0;
+  int64_t groups_ = 0;
+};
+
+void Packer::build_spread_table() {
+  const format::ElementFormat element = layout_.format.element;
+  plan_ = format::find_placement(element, layout_.activation());
+  const uint32_t codes = element.code_count();
+  spread_.assign(size_t{codes} * plan_.registers * plan_.words, 0);
+  for (int r = 0; r < plan_.registers; ++r) {
+    for (uint32_t c = 0; c < codes; ++c) {
+      const uint32_t placed = format::placed_bits(element, layout_.activation(), c);
+      uint32_t* words = &spread_[(size_t{codes} * r + c) * plan_.words];
+      for (int i = 0; i < plan_.term_count[r]; ++i) {
+        const format::PlacementTerm term = plan_.terms[r][i];
+        const uint32_t bits = placed & term.mask;
+        words[term.word] |= term.shift >= 0 ? bits >> term.shift : bits << -term.shift;
+      }
+    }
+  }
+}
+
+bool Packer::group_is_zero(int64_t row, int64_t group) const {
+  const uint32_t magnitude = layout_.format.element.sign_bit() - 1;
+  const int64_t end = std::min<int64_t>(layout_.cols, (group + 1) * layout_.format.group);
+  for (int64_t k = group * layout_.format.group; k < end; ++k) {
+    if ((code(row, k) & magnitude) != 0) return false;
+  }
+  return true;
+}
+
+Result<RowScales> Packer::scan_row(int64_t row) const {
+  const format::WeightFormat& f = layout_.format;
+  RowScales out;
+  int power = 0;  // the multiplier's power of two
+  if (f.dense) {
+    out.multiplier = 1;
+    return out;
+  }
+  if (f.element.has_nan()) {
+    for (int64_t k = 0; k < layout_.cols; ++k) {
+      if (f.element.is_nonfinite(code(row, k)))
+        return corrupt_data("weight code at row " + std::to_string(row) + ", column " +
+                            std::to_string(k) + " is NaN or infinite");
+    }
+  }
+  if (f.block_scale == BlockScale::kNone) {
+    power = layout_.activation() == Half::kF16 ? 15 - f.element.bias() : 0;
+  } else if (f.block_scale == BlockScale::kE4M3) {
+    power = 8 - f.element.bias();
+    for (int64_t g = 0; g < groups_; ++g) {
+      const uint8_t byte = weight_.block_scales[row * groups_ + g];
+      if (byte >= 0x7f)
+        return corrupt_data("block scale at " + at(row, g) + " is " +
+                            ((byte & 0x7f) == 0x7f ? "NaN" : "negative") + " (byte " +
+                            std::to_string(byte) + "); a positive E4M3 was expected");
+    }
+  } else {
+    int lowest = 255;
+    int highest = -1;
+    for (int64_t g = 0; g < groups_; ++g) {
+      const uint8_t byte = weight_.block_scales[row * groups_ + g];
+      if (byte == 255) return corrupt_data("block scale at " + at(row, g) + " is NaN (byte 255)");
+      if (group_is_zero(row, g)) continue;
+      lowest = std::min<int>(lowest, byte);
+      highest = std::max<int>(highest, byte);
+    }
+    if (highest >= 0 && highest - lowest > max_e8m0_spread(layout_))
+      return unsupported(
+          "row " + std::to_string(row) + " has E8M0 scales from 2^" + std::to_string(lowest - 127) +
+          " to 2^" + std::to_string(highest - 127) + "; at most 2^" +
+          std::to_string(max_e8m0_spread(layout_)) + " apart can be multiplied exactly" +
+          (layout_.activation() == Half::kF16 ? " with f16 activations; use bf16" : ""));
+    out.reference = highest >= 0 ? highest : 127;
+    power = out.reference - 127 - (layout_.activation() == Half::kF16 ? f.element.bias() : 0);
+  }
+  double outer = 1;
+  if (f.outer_scale == format::OuterScale::kTensor) outer = weight_.outer_scales[0];
+  if (f.outer_scale == format::OuterScale::kChannel) outer = weight_.outer_scales[row];
+  const double multiplier = std::ldexp(outer, power);
+  out.multiplier = static_cast<float>(multiplier);
+  if (!std::isfinite(outer)) {
+    return corrupt_data("outer scale of row " + std::to_string(row) + " is not finite");
+  }
+  if (static_cast<double>(out.multiplier) != multiplier) {
+    return unsupported("outer scale " + std::to_string(outer) + " of row " + std::to_string(row) +
+                       " times 2^" + std::to_string(power) + " is not an FP32 number");
+  }
+  return out;
+}
+
+uint8_t Packer::scale_code(int64_t row, int64_t group, const RowScales& scales) const {
+  const uint8_t byte = weight_.block_scales[row * groups_ + group];
+  if (layout_.format.block_scale == BlockScale::kE4M3) {
+    const float s = format::decode_element(format::kE4M3, byte);
+    if (s == 0) return 0;
+    const uint32_t bits = format::float_bits(s);
+    const int exponent = static_cast<int>(bits >> 23) - 127;
+    return static_cast<uint8_t>(((exponent + 22) << 3) | ((bits >> 20) & 7));
+  }
+  if (group_is_zero(row, group)) return 0;
+  const int distance = static_cast<int>(byte) - scales.reference;  // <= 0
+  if (layout_.activation() == Half::kF16) return static_cast<uint8_t>((30 + distance) << 3);
+  return static_cast<uint8_t>(254 - layout_.format.element.bias() + distance);
+}
+
+// Codes (or 16-bit values) of a piece, zero outside the matrix and in groups with a zero scale.
+void Packer::gather(int64_t row0, int64_t k0, uint16_t (*values)[kPieceCols]) const {
+  const format::WeightFormat& f = layout_.format;
+  for (int r = 0; r < kPieceRows; ++r) {
+    const int64_t row = row0 + r;
+    const int64_t count = row < layout_.rows ? std::min<int64_t>(kPieceCols, layout_.cols - k0) : 0;
+    if (f.dense) {
+      std::memcpy(values[r], weight_.codes.data() + row * row_bytes_ * (count > 0) + k0 * 2,
+                  static_cast<size_t>(count) * 2);
+    } else {
+      for (int64_t k = 0; k < count; ++k) {
+        values[r][k] = static_cast<uint16_t>(code(row, k0 + k));
+      }
+    }
+    for (int64_t k = count; k < kPieceCols; ++k) values[r][k] = 0;
+    if (f.block_scale != BlockScale::kE4M3) continue;
+    for (int64_t k = 0; k < count; ++k) {
+      if (weight_.block_scales[row * groups_ + (k0 + k) / f.group] == 0) values[r][k] = 0;
+    }
+  }
+}
+
+void Packer::pack_unit(const uint16_t (*values)[kPieceCols], int k0, uint8_t* out) const {
+  const int words = layout_.words();
+  const size_t codes = layout_.format.dense ? 0 : layout_.format.element.code_count();
+  for (int t = 0; t < sm90a::kWarpgroupThreads; ++t) {
+    uint32_t w[16] = {};
+    for (int r = 0; r < 16; ++r) {
+      for (int h = 0; h < 2; ++h) {
+        const sm90a::Coordinate c = sm90a::a_coordinate(t, r % 4, h);
+        const uint32_t value = values[c.row][k0 + 16 * (r / 4) + c.col];
+        if (layout_.format.dense) {
+          w[r] |= value << (16 * h);
+          continue;
+        }
+        const uint32_t* bits = &spread_[(codes * (r % plan_.registers) + value) * plan_.words];
+        uint32_t* target = w + r / plan_.registers * plan_.words;
+        for (int j = 0; j < plan_.words; ++j) target[j] |= bits[j] << (16 * h);
+      }
+    }
+    for (int j = 0; j < words; ++j) std::memcpy(out + unit_word_offset(words, t, j), &w[j], 4);
+  }
+}
+
+void Packer::pack_scales(int64_t row0, int64_t stage, const RowScales* rows, uint8_t* out) const {
+  const int per_row = kPieceCols / layout_.format.group;  // scales of a row in this piece
+  const int run = std::min(per_row, 2);                   // scales of a row that lie together
+  std::memset(out, 0, static_cast<size_t>(layout_.scale_bytes()));
+  for (int pair = 0; pair < kPieceRows / 2; ++pair) {
+    for (int upper = 0; upper < 2; ++upper) {
+      const int r = 16 * (pair / 8) + pair % 8 + 8 * upper;
+      if (row0 + r >= layout_.rows) continue;
+      for (int i = 0; i < per_row; ++i) {
+        const int64_t group = stage * per_row + i;
+        if (group >= groups_) continue;
+        out[pair * 2 * per_row + i / run * 2 * run + upper * run + i % run] =
+            scale_code(row0 + r, group, rows[r]);
+      }
+    }
+  }
+}
+
+void Packer::pack_piece(int64_t tile, int64_t stage, int block, const RowScales* rows,
+                        uint8_t* out) const {
+  uint16_t values[kPieceRows][kPieceCols];
+  const int64_t row0 = tile * kTileRows + block * kPieceRows;
+  gather(row0, stage * kPieceCols, values);
+  pack_unit(values, 0, out);
+  pack_unit(values, kUnitCols, out + layout_.unit_bytes());
+  if (layout_.format.group != 0) {
+    pack_scales(row0, stage, rows, out + 2 * layout_.unit_bytes());
+  }
+}
+
+Status check_source(const StoredMatrix& weight, const CudaLinearLayout& layout) {
+  const auto expect = [](const char* what, size_t got, int64_t want) -> Status {
+    if (got == static_cast<size_t>(want)) return {};
+    return invalid_argument(std::string(what) + ": " + std::to_string(want) + " expected, " +
+                            std::to_string(got) + " given");
+  };
+  if (!(weight.format == layout.format) || weight.rows != layout.rows ||
+      weight.cols != layout.cols) {
+    return invalid_argument("the weight is " + weight.format.name() + " [" +
+                            std::to_string(weight.rows) + ", " + std::to_string(weight.cols) +
+                            "], its layout was made for " + layout.format.name() + " [" +
+                            std::to_string(layout.rows) + ", " + std::to_string(layout.cols) + "]");
+  }
+  const format::WeightFormat& f = weight.format;
+  SUB8_RETURN_IF_ERROR(
+      expect("bytes of codes", weight.codes.size(), weight.rows * f.row_bytes(weight.cols)));
+  SUB8_RETURN_IF_ERROR(expect("bytes of block scales", weight.block_scales.size(),
+                              weight.rows * f.groups(weight.cols)));
+  const int64_t outer = f.dense || f.outer_scale == format::OuterScale::kNone ? 0
+                        : f.outer_scale == format::OuterScale::kTensor        ? 1
+                                                                              : weight.rows;
+  return expect("outer scales", weight.outer_scales.size(), outer);
+}
+
+}  // namespace
+
+Result<CudaLinearLayout> make_cuda_linear_layout(const format::WeightFormat& format, int64_t rows,
+                                                 int64_t cols, format::Half activation) {
+  if (rows <= 0 || cols <= 0 || rows > (int64_t{1} << 24) || cols > (int64_t{1} << 24)) {
+    return invalid_argument("a weight of " + std::to_string(rows) + " x " + std::to_string(cols) +
+                            " is out of range (1 to 2^24 each)");
+  }
+  const std::string name = format.name();
+  const std::string act = activation == Half::kF16 ? "f16" : "bf16";
+  if (format.dense) {
+    const format::DType want =
+        activation == Half::kF16 ? format::DType::kF16 : format::DType::kBF16;
+    if (format.dtype != want)
+      return unsupported(name + " weights with " + act + " activations on sm_90a: dense weights " +
+                         "must have the activations' type");
+  } else {
+    if (activation == Half::kF16 && !format.element.fits_f16())
+      return unsupported(name + " does not fit f16; use bf16 activations");
+    if (format::find_placement(format.element, activation).words == 0)
+      return unsupported(name +
+                         " has no sm_90a kernel; elements with one: e2m0, e1m1, e2m1, e2m2, "
+                         "e3m1, e3m2, e2m3, e3m3, e4m3");
+    const int g = format.group;
+    if (g != 0 && g != 16 && g != 32 && g != 64 && g != 128)
+      return unsupported(name + ": block scales of 16, 32, 64 or 128 elements are supported, not " +
+                         std::to_string(g));
+    if (g != 0 && activation == Half::kF16 && format.element.exponent_bits > 3)
+      return unsupported(name + " with f16 activations: code times scale leaves f16; use bf16");
+    if (g == 16 && format.block_scale != BlockScale::kE4M3)
+      return unsupported(name + ": 16-element groups need E4M3 scales");
+  }
+  return CudaLinearLayout{activation == Half::kF16 ? LayoutId::kSm90aF16 : LayoutId::kSm90aBF16,
+                          format, rows, cols};
+}
+
+Status pack_cuda_linear(const StoredMatrix& weight, const CudaLinearLayout& layout,
+                        std::span<uint8_t> out, ThreadPool& pool) {
+  SUB8_RETURN_IF_ERROR(check_source(weight, layout));
+  SUB8_CHECK_EQ(out.size(), static_cast<size_t>(layout.total_bytes()));
+  const Packer packer(weight, layout);
+  std::mutex mutex;
+  std::optional<Error> error;
+  std::atomic<bool> failed{false};
+  const int64_t stages = layout.k_stages();
+  const int64_t piece = layout.piece_bytes();
+  pool.for_ranges(layout.row_tiles() * kPiecesPerStage, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end && !failed; ++i) {  // i: block of 64 rows
+      RowScales rows[kPieceRows];
+      float multipliers[kPieceRows] = {};
+      for (int r = 0; r < kPieceRows; ++r) {
+        const int64_t row = i * kPieceRows + r;
+        if (row >= layout.rows) break;
+        Result<RowScales> scales = packer.scan_row(row);
+        if (!scales.ok()) {
+          const std::lock_guard lock(mutex);
+          if (!error) error = scales.error();
+          failed = true;
+          return;
+        }
+        rows[r] = *scales;
+        multipliers[r] = rows[r].multiplier;
+      }
+      std::memcpy(out.data() + layout.multiplier_offset() + i * kPieceRows * 4, multipliers,
+                  sizeof(multipliers));
+      const int64_t tile = i / kPiecesPerStage;
+      const int block = static_cast<int>(i % kPiecesPerStage);
+      for (int64_t s = 0; s < stages; ++s) {
+        packer.pack_piece(tile, s, block, rows,
+                          out.data() + ((tile * stages + s) * kPiecesPerStage + block) * piece);
+      }
+    }
+  });
+  if (error) return *error;
+  return {};
+}
+
+}  // namespace sub8::pack

@@ -1,0 +1,100 @@
+// Packed layout of a Linear weight for the sm_90a ring kernel, and the packer.
+//
+// A packed weight is one block of bytes:
+//   pieces      [ceil(N/256)][ceil(K/128)][4] pieces of 64 rows x 128 k, in the order in which the
+//               kernel streams them, so that a stage of 256 rows is contiguous
+//   multipliers [256*ceil(N/256)] FP32 per row, at multiplier_offset
+// A piece is two units of 64 rows x 64 k, then the block scales of its 64 rows.
+// A unit holds bits() words for each of the warpgroup's 128 threads: first 16-byte vectors (thread
+// t at 16*t of each 2048 bytes), then 8-byte and 4-byte ones, so that loads are conflict-free. The
+// words of a thread become its 16 A registers by format/placement.h; register 4*i + a, half h is
+// (row, k) = a_coordinate(t, a, h) + (0, 16*i) of arch/cuda/sm90a/map.h.
+// Block scales: thread rows g and g+8 of warp w form row pair 8*w + g; per row pair
+//   16-element groups: 4 words, word i = [row: groups 2i, 2i+1][row + 8: groups 2i, 2i+1]
+//   32 and more:       bytes [row: 128/group or 2 at most][row + 8: the same], 2 such words for 32
+// Scale bytes are recoded so that one shift places them beside the element:
+//   E5M3 (E4M3 scales, and E8M0 for f16): (e + 22) << 3 | mantissa for 2^e * (1 + mantissa/8);
+//   stands
+//        for 2^(e+7) in the MMA's type. Byte 0 where the scale or all its codes are zero.
+//   exponent (E8M0 for bf16): the bf16 exponent field itself.
+// The power of two that placement and scale codes leave over is in the row's multiplier, together
+// with channel or tensor scale, and for E8M0 the row's largest exponent.
+// Padding rows, columns and scales are zero. The activation type is part of the layout: f16 and
+// bf16 place bits differently.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "format/placement.h"
+#include "format/weight_format.h"
+#include "tensor/stored_matrix.h"
+
+namespace sub8::pack {
+
+// Changing what a packed byte means takes a new number.
+enum class LayoutId : uint32_t { kSm90aF16 = 0x90a01, kSm90aBF16 = 0x90a02 };
+
+// How the kernel applies block scales.
+enum class GroupKind : uint8_t { kNone, k16, k32 };  // k32: 32, 64 or 128, a run-time value
+
+inline constexpr int kTileRows = 256;
+inline constexpr int kPieceRows = 64;
+inline constexpr int kPieceCols = 128;
+inline constexpr int kUnitCols = 64;
+inline constexpr int kPiecesPerStage = kTileRows / kPieceRows;
+
+struct CudaLinearLayout {
+  LayoutId id = LayoutId::kSm90aBF16;
+  format::WeightFormat format;
+  int64_t rows = 0;  // N
+  int64_t cols = 0;  // K
+
+  format::Half activation() const {
+    return id == LayoutId::kSm90aF16 ? format::Half::kF16 : format::Half::kBF16;
+  }
+  GroupKind group_kind() const {
+    return format.group == 0    ? GroupKind::kNone
+           : format.group == 16 ? GroupKind::k16
+                                : GroupKind::k32;
+  }
+  // Words per thread and unit: bits per weight.
+  int words() const { return format.dense ? 16 : format.element.bits(); }
+  int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+  int64_t k_stages() const { return (cols + kPieceCols - 1) / kPieceCols; }
+  int64_t unit_bytes() const { return int64_t{words()} * 128 * 4; }
+  int64_t scale_bytes() const {  // per piece
+    return format.group == 0 ? 0 : int64_t{kPieceRows} * kPieceCols / format.group;
+  }
+  int64_t piece_bytes() const { return 2 * unit_bytes() + scale_bytes(); }
+  int64_t multiplier_offset() const {
+    return row_tiles() * k_stages() * kPiecesPerStage * piece_bytes();
+  }
+  int64_t total_bytes() const { return multiplier_offset() + row_tiles() * kTileRows * 4; }
+};
+
+// Byte offset of word j of thread t inside a unit of `words` words per thread.
+constexpr int64_t unit_word_offset(int words, int t, int j) {
+  const int quads = words / 4;
+  if (j < 4 * quads) return int64_t{j / 4} * 2048 + t * 16 + (j % 4) * 4;
+  const int rest = j - 4 * quads;
+  const int64_t base = int64_t{quads} * 2048;
+  if ((words & 2) != 0 && rest < 2) return base + t * 8 + rest * 4;
+  return base + ((words & 2) != 0 ? 1024 : 0) + t * 4;
+}
+
+// Refuses by name what the kernel does not do: formats without a placement, block scales other than
+// 16, 32, 64 or 128 wide, formats that leave f16's range, f32 weights. rows and cols are positive.
+Result<CudaLinearLayout> make_cuda_linear_layout(const format::WeightFormat& format, int64_t rows,
+                                                 int64_t cols, format::Half activation);
+
+// Writes layout.total_bytes() bytes to `out`. Errors: corrupt_data for NaN or negative scales and
+// NaN codes (row and group named); unsupported where a row's E8M0 exponents spread too far to be
+// exact, or a multiplier leaves FP32.
+Status pack_cuda_linear(const StoredMatrix& weight, const CudaLinearLayout& layout,
+                        std::span<uint8_t> out, ThreadPool& pool);
+
+}  // namespace sub8::pack
