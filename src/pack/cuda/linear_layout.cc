@@ -302,8 +302,9 @@ Result<CudaLinearLayout> make_cuda_linear_layout(const format::WeightFormat& for
     if (g == 16 && format.block_scale != BlockScale::kE4M3)
       return unsupported(name + ": 16-element groups need E4M3 scales");
   }
-  return CudaLinearLayout{activation == Half::kF16 ? LayoutId::kSm90aF16 : LayoutId::kSm90aBF16,
-                          format, rows, cols};
+  return CudaLinearLayout{
+      activation == Half::kF16 ? CudaLayoutId::kSm90aF16 : CudaLayoutId::kSm90aBF16, format, rows,
+      cols};
 }
 
 Status pack_cuda_linear(const StoredMatrix& weight, const CudaLinearLayout& layout,

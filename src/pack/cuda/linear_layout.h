@@ -36,7 +36,7 @@
 namespace sub8::pack {
 
 // Changing what a packed byte means takes a new number.
-enum class LayoutId : uint32_t { kSm90aF16 = 0x90a01, kSm90aBF16 = 0x90a02 };
+enum class CudaLayoutId : uint32_t { kSm90aF16 = 0x90a01, kSm90aBF16 = 0x90a02 };
 
 // How the kernel applies block scales.
 enum class GroupKind : uint8_t { kNone, k16, k32 };  // k32: 32, 64 or 128, a run-time value
@@ -48,13 +48,13 @@ inline constexpr int kUnitCols = 64;
 inline constexpr int kPiecesPerStage = kTileRows / kPieceRows;
 
 struct CudaLinearLayout {
-  LayoutId id = LayoutId::kSm90aBF16;
+  CudaLayoutId id = CudaLayoutId::kSm90aBF16;
   format::WeightFormat format;
   int64_t rows = 0;  // N
   int64_t cols = 0;  // K
 
   format::Half activation() const {
-    return id == LayoutId::kSm90aF16 ? format::Half::kF16 : format::Half::kBF16;
+    return id == CudaLayoutId::kSm90aF16 ? format::Half::kF16 : format::Half::kBF16;
   }
   GroupKind group_kind() const {
     return format.group == 0    ? GroupKind::kNone
