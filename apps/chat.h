@@ -1,0 +1,41 @@
+// The interactive chat of `sub8 run`: history, line editing, commands.
+#pragma once
+
+#include <boost/json.hpp>
+#include <functional>
+#include <string>
+
+#include "base/error.h"
+#include "engine/bundle.h"
+#include "engine/engine.h"
+
+namespace sub8::apps {
+
+struct Answer {
+  std::string text;
+  engine::FinishReason finish = engine::FinishReason::kRunning;
+  std::string stop;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t answer_tokens = 0;
+  double prompt_seconds = 0;  // until the first token
+  double answer_seconds = 0;  // the rest
+  uint64_t seed = 0;
+  bool interrupted = false;
+};
+
+// Generates one answer, handing out text as it becomes safe to show. Ctrl-C ends the answer, with what was said so far.
+Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt, engine::SamplingParams sampling,
+                        const std::function<void(std::string_view)>& emit);
+
+// "prompt 12 tokens (9 cached) in 0.05 s, 240 tokens/s; answer ..."
+std::string describe_speed(const Answer& answer);
+
+struct ChatSettings {
+  std::string system;
+  engine::SamplingParams sampling;
+};
+
+Status chat(const engine::Bundle& bundle, engine::Engine& engine, const ChatSettings& settings);
+
+}  // namespace sub8::apps

@@ -1,0 +1,166 @@
+#include "common.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "quantize/fake_int.h"
+#include "quantize/load_source.h"
+
+namespace sub8::apps {
+namespace {
+
+constexpr auto kTerminalInterval = std::chrono::milliseconds(100);
+constexpr auto kPlainInterval = std::chrono::seconds(5);
+constexpr int kMaxThreads = 1024;
+
+int terminal_columns() {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+}  // namespace
+
+bool stderr_is_terminal() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) != 0 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+bool stderr_has_color() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return stderr_is_terminal() && (no_color == nullptr || *no_color == '\0');
+}
+
+std::string format_bytes(double bytes) {
+  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  int unit = 0;
+  while (bytes >= 999.5 && unit < 4) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, units[unit]);
+}
+
+std::string format_duration(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600) return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+  if (whole >= 60) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return seconds < 10 ? fmt::format("{:.1f} s", seconds) : fmt::format("{} s", whole);
+}
+
+double ProgressBar::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+void ProgressBar::update(double done, double total, std::string_view detail) {
+  const auto now = std::chrono::steady_clock::now();
+  const bool terminal = stderr_is_terminal();
+  if (terminal ? now - last_ < kTerminalInterval : now - std::max(last_, start_) < kPlainInterval) return;
+  last_ = now;
+  const double share = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0.0;
+  std::string eta;
+  if (share > 0.01 && seconds() > 1) eta = ", " + format_duration(seconds() / share * (1 - share)) + " left";
+  if (!terminal) {
+    fmt::print(stderr, "{}: {:.0f}%{} ({})\n", title_, 100 * share, eta, detail);
+    return;
+  }
+  constexpr int kWidth = 24;
+  const int filled = static_cast<int>(share * kWidth);
+  std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f}%{}  {}", title_, "", filled, "", kWidth - filled, 100 * share, eta, detail);
+  const auto columns = static_cast<size_t>(terminal_columns() - 1);
+  if (line.size() > columns) line.resize(columns);
+  fmt::print(stderr, "\r\x1b[K{}", line);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void ProgressBar::clear() {
+  if (!drawn_) return;
+  fmt::print(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+  drawn_ = false;
+}
+
+void print_warning(std::string_view text) {
+  const bool color = stderr_has_color();
+  fmt::print(stderr, "{}warning:{} {}\n", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "", text);
+}
+
+void ModelArgs::add_to(CLI::App& app) {
+  app.add_option("MODEL", model, "A Hugging Face directory or a .gguf file")->required();
+  app.add_option("--weights", weights, "Quantise the weights to this format while loading, e.g. e3m2");
+  app.add_option("--lm-head", lm_head, "Quantise the output head too, to this format");
+  app.add_flag("--four-over-six", four_over_six, "With --weights nvfp4: map block maxima to 4 or 6, whichever is closer");
+  app.add_option("--activations", activations, "bf16, or f32 for the reference mode with exact weights")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+  app.add_option("--kv-cache-dtype", kv_cache_dtype, "KV cache elements: bf16 or f32 [bf16; f32 with --activations f32]");
+  app.add_option("--max-model-len", max_model_len, "Tokens of prompt and answer together [the model's limit, at most 8192]")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 31));
+  app.add_option("--threads", threads, "CPU threads [all that this process may use]")->check(CLI::Range(1, kMaxThreads));
+}
+
+Result<int> ModelArgs::thread_count() const { return threads > 0 ? threads : ThreadPool::default_threads(); }
+
+Result<engine::RunOptions> ModelArgs::run_options() const {
+  engine::RunOptions out;
+  const bool exact = activations == "f32";
+  out.activations = exact ? ActivationType::kF32 : ActivationType::kBF16;
+  out.kv_type = exact ? kernels::KvType::kF32 : kernels::KvType::kBF16;
+  if (!kv_cache_dtype.empty()) {
+    Result<kernels::KvType> type = kernels::parse_kv_type(kv_cache_dtype);
+    if (!type.ok()) return type.error().within("--kv-cache-dtype");
+    out.kv_type = *type;
+  }
+  out.max_model_len = max_model_len;
+  return out;
+}
+
+Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args, ThreadPool& pool) {
+  SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(args.model));
+  if (args.weights.empty()) {
+    if (!args.lm_head.empty()) return invalid_argument("--lm-head quantises while loading, so it needs --weights too");
+    return source;
+  }
+  if (args.weights.starts_with("int")) {
+    SUB8_ASSIGN_OR_RETURN(quantize::FakeInt rule, quantize::parse_fake_int(args.weights));
+    if (!args.lm_head.empty() && args.lm_head != args.weights) {
+      return invalid_argument("--lm-head must equal --weights where that is an integer baseline");
+    }
+    rule.lm_head = !args.lm_head.empty();
+    return quantize::fake_quantize(std::move(source), rule);
+  }
+  quantize::Recipe recipe;
+  Result<format::WeightFormat> weights = format::parse_weight_format(args.weights);
+  if (!weights.ok()) return weights.error().within("--weights");
+  recipe.weights = *weights;
+  if (!args.lm_head.empty()) {
+    Result<format::WeightFormat> head = format::parse_weight_format(args.lm_head);
+    if (!head.ok()) return head.error().within("--lm-head");
+    recipe.lm_head = *head;
+  }
+  recipe.rules.block.four_over_six = args.four_over_six;
+  return quantize::quantize_at_load(std::move(source), recipe, pool.size());
+}
+
+Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options) {
+  LoadedModel out;
+  SUB8_ASSIGN_OR_RETURN(const int threads, args.thread_count());
+  out.pool = std::make_unique<ThreadPool>(threads);
+  SUB8_ASSIGN_OR_RETURN(auto source, open_source(args, *out.pool));
+  SUB8_ASSIGN_OR_RETURN(out.bundle, engine::make_bundle(std::move(source)));
+  for (const std::string& warning : out.bundle.warnings) print_warning(warning);
+  ProgressBar bar("loading");
+  options.progress = [&](const model::LoadProgress& p) {
+    bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
+  };
+  SUB8_ASSIGN_OR_RETURN(out.engine, engine::make_engine(out.bundle, options, *out.pool));
+  return out;
+}
+
+}  // namespace sub8::apps

@@ -1,0 +1,76 @@
+// What several verbs share: options with the same meaning everywhere, loading with progress, output on the terminal.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "engine/bundle.h"
+
+namespace sub8::apps {
+
+// Whether stderr is a terminal that may be drawn on.
+bool stderr_is_terminal();
+// The same, and NO_COLOR is not set.
+bool stderr_has_color();
+
+// "12.3 MB", powers of 1000.
+std::string format_bytes(double bytes);
+// "3 min 20 s"
+std::string format_duration(double seconds);
+
+// A progress line on stderr: redrawn in place on a terminal, a plain line every few seconds elsewhere.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string title) : title_(std::move(title)), start_(std::chrono::steady_clock::now()) {}
+  ~ProgressBar() { clear(); }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // done of total, and what is being worked on.
+  void update(double done, double total, std::string_view detail);
+  // Takes the line off the terminal.
+  void clear();
+  double seconds() const;
+
+ private:
+  std::string title_;
+  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point last_{};
+  bool drawn_ = false;
+};
+
+// Options of every verb that runs a model.
+struct ModelArgs {
+  std::string model;
+  std::string weights;                // quantise at load; empty: as stored
+  std::string lm_head;                // likewise for the head
+  bool four_over_six = false;         // likewise, for nvfp4
+  std::string activations = "bf16";
+  std::string kv_cache_dtype;         // empty: bf16, or f32 with --activations f32
+  int64_t max_model_len = 0;
+  int threads = 0;                    // 0: all that this process may use
+
+  void add_to(CLI::App& app);
+  Result<int> thread_count() const;
+  Result<engine::RunOptions> run_options() const;
+};
+
+// Opens a checkpoint, quantising on the fly where `weights` says so; prints its warnings.
+Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args, ThreadPool& pool);
+
+// Opens the model, loads it with a progress bar, and prints what is in force.
+struct LoadedModel {
+  std::unique_ptr<ThreadPool> pool;
+  engine::Bundle bundle;
+  std::unique_ptr<engine::Engine> engine;
+};
+Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options);
+
+void print_warning(std::string_view text);
+
+}  // namespace sub8::apps

@@ -1,0 +1,183 @@
+// `sub8 quantize`: writes a checkpoint with its weights in another format.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/file.h"
+#include "common.h"
+#include "quantize/quantize.h"
+#include "verbs.h"
+#include "version.h"
+
+namespace sub8::apps {
+namespace {
+
+namespace json = boost::json;
+
+struct QuantizeArgs {
+  std::string input;
+  std::string output;
+  std::string weights;
+  std::string lm_head;
+  std::vector<std::string> skip;
+  std::vector<std::string> overrides;
+  std::string scale = "amax";
+  std::string mx_rule = "even";
+  std::string layout = "auto";
+  std::string decoded = "bf16";
+  bool four_over_six = false;
+  bool export_input_scales = false;
+  bool overwrite = false;
+  bool dry_run = false;
+  bool layers = false;
+  int threads = 0;
+  std::string json_path;
+};
+
+Result<quantize::Recipe> make_recipe(const QuantizeArgs& args) {
+  quantize::Recipe out;
+  SUB8_ASSIGN_OR_RETURN(out.weights, format::parse_weight_format(args.weights));
+  if (!args.lm_head.empty()) {
+    SUB8_ASSIGN_OR_RETURN(out.lm_head, format::parse_weight_format(args.lm_head));
+  }
+  for (const std::string& pattern : args.skip) {
+    SUB8_ASSIGN_OR_RETURN(auto parsed, quantize::NamePattern::parse(pattern));
+    out.skip.push_back(std::move(parsed));
+  }
+  for (const std::string& text : args.overrides) {
+    SUB8_ASSIGN_OR_RETURN(auto parsed, quantize::parse_override(text));
+    out.overrides.push_back(std::move(parsed));
+  }
+  SUB8_ASSIGN_OR_RETURN(out.rules.scale, quantize::parse_scale_method(args.scale));
+  SUB8_ASSIGN_OR_RETURN(out.rules.block.mx_rule, quantize::parse_mx_rule(args.mx_rule));
+  out.rules.block.four_over_six = args.four_over_six;
+  SUB8_ASSIGN_OR_RETURN(out.layout, quantize::parse_layout(args.layout));
+  out.export_input_scales = args.export_input_scales;
+  out.decoded_dtype = args.decoded == "f32" ? format::DType::kF32 : format::DType::kBF16;
+  return out;
+}
+
+// The tokenizer and template files that make the output a complete model directory.
+Result<std::vector<quantize::ExtraFile>> extra_files(const checkpoint::WeightSource& source) {
+  const checkpoint::CheckpointTexts& texts = source.texts();
+  std::vector<quantize::ExtraFile> out;
+  const auto add = [&](const char* name, const std::string& content) {
+    if (!content.empty()) out.push_back({name, content});
+  };
+  if (source.gguf_tokenizer() != nullptr) {
+    SUB8_ASSIGN_OR_RETURN(const auto tokenizer, engine::load_tokenizer(source));
+    add("tokenizer.json", tokenizer->to_json());
+  } else {
+    add("tokenizer.json", texts.tokenizer);
+  }
+  add("tokenizer_config.json", texts.tokenizer_config);
+  add("special_tokens_map.json", texts.special_tokens_map);
+  add("chat_template.jinja", texts.chat_template);
+  return out;
+}
+
+void print_sizes(const quantize::QuantizeReport& report) {
+  fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", "format", "modules", "weights", "size");
+  for (const quantize::FormatSize& row : report.output.matrices) {
+    fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", row.format, row.modules, row.weights, format_bytes(static_cast<double>(row.bytes)));
+  }
+  const quantize::FormatSize& vectors = report.output.vectors;
+  fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", "norms, biases", vectors.modules, vectors.weights, format_bytes(static_cast<double>(vectors.bytes)));
+  fmt::print("{} -> {}, {:.4f} storage bits per quantised weight, layout {}\n", format_bytes(static_cast<double>(report.source.total_bytes)),
+             format_bytes(static_cast<double>(report.output.total_bytes)), report.output.storage_bits(), quantize::layout_name(report.layout));
+}
+
+void print_errors(const quantize::QuantizeReport& report, bool all) {
+  const quantize::LayerReport* worst = nullptr;
+  double sum = 0;
+  int64_t count = 0;
+  for (const quantize::LayerReport& layer : report.layers) {
+    if (!layer.nmse) continue;
+    if (all) fmt::print("{:<50}  {:<12}  NMSE {:.4e}\n", layer.name, layer.format, *layer.nmse);
+    if (worst == nullptr || *layer.nmse > *worst->nmse) worst = &layer;
+    sum += *layer.nmse;
+    ++count;
+  }
+  if (worst == nullptr) return;
+  fmt::print("weight NMSE: mean {:.4e} over {} matrices, most {:.4e} ({})\n", sum / static_cast<double>(count), count, *worst->nmse, worst->name);
+}
+
+json::object to_json(const quantize::QuantizeReport& report) {
+  json::array layers;
+  for (const quantize::LayerReport& layer : report.layers) {
+    layers.push_back({{"name", layer.name},
+                      {"source_type", layer.source_type},
+                      {"format", layer.format},
+                      {"shape", {layer.rows, layer.cols}},
+                      {"bytes", layer.bytes},
+                      {"nmse", layer.nmse ? json::value(*layer.nmse) : json::value(nullptr)}});
+  }
+  return {{"schema_version", 1},
+          {"layout", quantize::layout_name(report.layout)},
+          {"source_bytes", report.source.total_bytes},
+          {"bytes", report.output.total_bytes},
+          {"file_bytes", report.file_bytes},
+          {"storage_bits", report.output.storage_bits()},
+          {"layers", std::move(layers)}};
+}
+
+Status run_quantize(const QuantizeArgs& args) {
+  SUB8_ASSIGN_OR_RETURN(const quantize::Recipe recipe, make_recipe(args));
+  SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.input));
+  for (const std::string& warning : source->warnings()) print_warning(warning);
+  quantize::OutputOptions options;
+  options.directory = args.output;
+  options.overwrite = args.overwrite;
+  options.dry_run = args.dry_run;
+  options.source_name = std::filesystem::path(args.input).lexically_normal().filename().string();
+  options.version = SUB8_VERSION;
+  if (!args.dry_run) {
+    SUB8_ASSIGN_OR_RETURN(options.extra_files, extra_files(*source));
+  }
+  ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
+  ProgressBar bar("quantising");
+  SUB8_ASSIGN_OR_RETURN(const quantize::QuantizeReport report,
+                        quantize::quantize_checkpoint(*source, recipe, options, pool, [&](const quantize::Progress& p) {
+                          bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
+                        }));
+  bar.clear();
+  for (const std::string& warning : report.warnings) print_warning(warning);
+  if (args.json_path == "-") {
+    fmt::print("{}\n", json::serialize(to_json(report)));
+    return {};
+  }
+  print_sizes(report);
+  print_errors(report, args.layers);
+  if (!args.dry_run) fmt::print("wrote {} in {}\n", args.output, format_duration(bar.seconds()));
+  if (!args.json_path.empty()) return write_file_atomic(args.json_path, json::serialize(to_json(report)) + "\n");
+  return {};
+}
+
+}  // namespace
+
+Verb add_quantize(CLI::App& app) {
+  auto args = std::make_shared<QuantizeArgs>();
+  app.add_option("IN", args->input, "A Hugging Face directory or a .gguf file")->required();
+  app.add_option("OUT", args->output, "The directory to write")->required();
+  app.add_option("--weights", args->weights, "Format of the Linear weights: e3m2, e2m1:g32, nvfp4, mxfp4, mxfp6_e3m2, ...")->required();
+  app.add_option("--lm-head", args->lm_head, "Quantise the output head too, to this format [kept in 16 bits]");
+  app.add_option("--skip", args->skip, "Leave matching modules as they are: a name, a pattern with * or re:REGEX");
+  app.add_option("--override", args->overrides, "PATTERN=FORMAT for matching modules; the first match counts");
+  app.add_option("--scale", args->scale, "amax, or mse to search the scale with the least squared error")->capture_default_str();
+  app.add_option("--mx-rule", args->mx_rule, "Shared exponent of MX formats: even, ceil or floor")->capture_default_str();
+  app.add_flag("--four-over-six", args->four_over_six, "nvfp4: try mapping the largest value of a block to 4 as well as to 6");
+  app.add_option("--layout", args->layout, "auto, sub8, modelopt or compressed-tensors")->capture_default_str();
+  app.add_option("--decoded", args->decoded, "What kept weights of a GGUF become: bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
+  app.add_flag("--export-input-scales", args->export_input_scales, "Write static activation scales (needs calibration)");
+  app.add_flag("--overwrite", args->overwrite, "Replace OUT if it exists");
+  app.add_flag("--dry-run", args->dry_run, "Print sizes only; read no weight, write nothing");
+  app.add_flag("--layers", args->layers, "Print the error of every matrix");
+  app.add_option("--threads", args->threads, "CPU threads [all that this process may use]")->check(CLI::Range(1, 1024));
+  app.add_option("--json", args->json_path, "Write the report here; - for standard output");
+  return [args] { return run_quantize(*args); };
+}
+
+}  // namespace sub8::apps

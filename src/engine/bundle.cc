@@ -1,0 +1,154 @@
+#include "engine/bundle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sub8::engine {
+namespace {
+
+namespace json = boost::json;
+
+std::optional<int32_t> as_id(const std::optional<int64_t>& id) {
+  if (!id || *id < 0 || *id > INT32_MAX) return std::nullopt;
+  return static_cast<int32_t>(*id);
+}
+
+// src/text knows nothing of checkpoints, so the vocabulary changes hands here.
+GgufVocab gguf_vocab(const checkpoint::GgufTokenizer& in, std::string source) {
+  GgufVocab out;
+  out.source = std::move(source);
+  out.model = in.model;
+  out.pre = in.pre;
+  out.tokens = in.tokens;
+  out.scores = in.scores;
+  out.token_types = in.token_types;
+  out.merges = in.merges;
+  out.bos_token_id = as_id(in.bos_token_id);
+  out.eos_token_id = as_id(in.eos_token_id);
+  out.unknown_token_id = as_id(in.unknown_token_id);
+  out.padding_token_id = as_id(in.padding_token_id);
+  out.add_bos_token = in.add_bos_token;
+  out.add_eos_token = in.add_eos_token;
+  out.add_space_prefix = in.add_space_prefix;
+  return out;
+}
+
+// End tokens of the generation config, else of the config; the tokenizer's own in any case.
+std::vector<int32_t> collect_end_ids(const checkpoint::WeightSource& source, const Tokenizer& tokenizer) {
+  std::vector<int32_t> out;
+  const auto add = [&](int64_t id) {
+    if (id >= 0 && id < source.config().vocab_size && std::find(out.begin(), out.end(), id) == out.end()) {
+      out.push_back(static_cast<int32_t>(id));
+    }
+  };
+  const auto& generation = source.generation_config().eos_token_ids;
+  for (const int64_t id : generation.empty() ? source.config().eos_token_ids : generation) add(id);
+  if (const auto eos = tokenizer.special_ids().eos) add(*eos);
+  if (const checkpoint::GgufTokenizer* gguf = source.gguf_tokenizer()) {
+    for (const auto& id : {gguf->eos_token_id, gguf->eot_token_id, gguf->eom_token_id}) {
+      if (id) add(*id);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(const checkpoint::WeightSource& source) {
+  if (const checkpoint::GgufTokenizer* gguf = source.gguf_tokenizer()) {
+    return Tokenizer::from_gguf(gguf_vocab(*gguf, "the GGUF vocabulary"));
+  }
+  if (source.texts().tokenizer.empty()) {
+    return not_found("the model directory has no tokenizer.json; copy it from where the model came from");
+  }
+  return Tokenizer::from_json(source.texts().tokenizer, "tokenizer.json", source.texts().tokenizer_config);
+}
+
+Result<Bundle> make_bundle(std::unique_ptr<checkpoint::WeightSource> source) {
+  Bundle out;
+  SUB8_ASSIGN_OR_RETURN(out.tokenizer, load_tokenizer(*source));
+  const int64_t vocab = source->config().vocab_size;
+  if (out.tokenizer->vocab_size() > vocab) {
+    return corrupt_data(fmt::format("the tokenizer has {} tokens, but the model's embedding only {}: they do not belong together",
+                                    out.tokenizer->vocab_size(), vocab));
+  }
+  out.warnings = source->warnings();
+  if (!source->texts().chat_template.empty()) {
+    SUB8_ASSIGN_OR_RETURN(out.chat_template, ChatTemplate::parse(source->texts().chat_template, "chat template"));
+  }
+  out.end_ids = collect_end_ids(*source, *out.tokenizer);
+  if (out.end_ids.empty()) out.warnings.push_back("the model names no end-of-sequence token: answers end at --max-tokens");
+  out.source = std::move(source);
+  return out;
+}
+
+SamplingParams Bundle::sampling_defaults() const {
+  const checkpoint::GenerationConfig& config = source->generation_config();
+  SamplingParams out;
+  out.temperature = config.temperature.value_or(0.7);
+  if (config.do_sample && !*config.do_sample) out.temperature = 0;
+  out.top_k = config.top_k.value_or(0);
+  out.top_p = config.top_p.value_or(1.0);
+  out.min_p = config.min_p.value_or(0.0);
+  out.repetition_penalty = config.repetition_penalty.value_or(1.0);
+  out.presence_penalty = config.presence_penalty.value_or(0.0);
+  out.frequency_penalty = config.frequency_penalty.value_or(0.0);
+  return out;
+}
+
+Result<std::vector<int32_t>> Bundle::chat_prompt(const json::array& messages) const {
+  if (!chat_template) {
+    return invalid_argument("the model has no chat template; use --raw to complete the text as it is");
+  }
+  ChatInput input;
+  input.messages = messages;
+  input.add_generation_prompt = true;
+  input.now = local_time_now();
+  const auto content = [&](std::optional<int32_t> id) -> std::optional<std::string> {
+    if (!id) return std::nullopt;
+    return tokenizer->token_bytes(*id);
+  };
+  input.bos_token = content(tokenizer->special_ids().bos);
+  input.eos_token = content(tokenizer->special_ids().eos);
+  SUB8_ASSIGN_OR_RETURN(const std::string text, chat_template->render(input));
+  return tokenizer->encode(text, {.add_special_tokens = false});
+}
+
+Result<std::vector<int32_t>> Bundle::raw_prompt(std::string_view text) const {
+  SUB8_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->encode(text, {.add_special_tokens = true}));
+  const std::vector<int32_t> prefix = tokenizer->prefix_ids();
+  // The text may begin with what the tokenizer has just put in front of it.
+  if (prefix.size() == 1 && ids.size() >= 2 && ids[0] == prefix[0] && ids[1] == prefix[0]) ids.erase(ids.begin());
+  return ids;
+}
+
+Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options, ThreadPool& pool) {
+  const checkpoint::ModelConfig& config = bundle.source->config();
+  int64_t length = options.max_model_len;
+  if (length == 0) length = std::min(config.max_positions, kDefaultModelLen);
+  if (length > config.max_positions) {
+    return invalid_argument(fmt::format("--max-model-len {} is beyond the {} positions that the model was made for", length,
+                                        config.max_positions));
+  }
+  if (length < 2) return invalid_argument(fmt::format("--max-model-len must be at least 2, got {}", length));
+  model::ModelOptions model_options;
+  SUB8_ASSIGN_OR_RETURN(model_options.path, selected_cpu_path());
+  model_options.activations = options.activations;
+  model_options.kv_type = options.kv_type;
+  model_options.max_context = length;
+  model_options.max_rows = std::max<int64_t>(options.max_batch_tokens, options.max_sequences);
+  model_options.max_logit_rows = options.max_sequences;
+  const int64_t pages = (length + kvcache::kPageTokens - 1) / kvcache::kPageTokens * options.max_sequences;
+  if (pages > INT32_MAX) return resource_exhausted("the KV cache would need too many pages; lower --max-model-len");
+  model_options.kv_pages = static_cast<int32_t>(pages);
+  model_options.progress = options.progress;
+  SUB8_ASSIGN_OR_RETURN(auto model, model::Model::load(*bundle.source, model_options, pool));
+  EngineOptions engine_options;
+  engine_options.max_model_len = length;
+  engine_options.max_batch_tokens = model_options.max_rows;
+  engine_options.max_sequences = options.max_sequences;
+  return std::make_unique<Engine>(std::move(model), *bundle.tokenizer, bundle.end_ids, engine_options);
+}
+
+}  // namespace sub8::engine

@@ -1,0 +1,175 @@
+// Runs a program's operations on the CPU, in order, each over all rows of the step.
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/attention/attention.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/embed/embed.h"
+#include "kernels/kv_write/kv_write.h"
+#include "kernels/linear/op.h"
+#include "model/model.h"
+
+namespace sub8::model {
+
+class CpuExecutor {
+ public:
+  CpuExecutor(Model& model, const Batch& batch, std::span<const int32_t> logit_rows, Observer* observer)
+      : m_(model), batch_(batch), logit_rows_(logit_rows), observer_(observer), pool_(*model.pool_), path_(model.options_.path) {}
+
+  Status operator()(const EmbedOp& op) {
+    return kernels::embed(pool_, *op.table, batch_.tokens, op.multiplier, f32(op.out), stride(op.out));
+  }
+  Status operator()(const PositionOp& op) {
+    return kernels::add_position_embedding(pool_, *op.table, batch_.positions, op.offset, f32(op.out), stride(op.out),
+                                           m_.position_scratch_.span());
+  }
+  Status operator()(const RmsNormOp& op) {
+    kernels::rms_norm(path_, pool_, input(op.in), rows(op.in), op.in.cols, op.weights, output(op.out));
+    return {};
+  }
+  Status operator()(const LayerNormOp& op) {
+    kernels::layer_norm(path_, pool_, input(op.in), rows(op.in), op.in.cols, op.weights, output(op.out));
+    return {};
+  }
+  Status operator()(const HeadNormOp& op) {
+    kernels::rms_norm_heads(path_, pool_, f32(op.x), rows(op.x), stride(op.x), op.heads, head_dim(), op.weights);
+    return {};
+  }
+  Status operator()(const LinearOp& op) {
+    const int64_t all = rows(op.in);
+    // Logit rows follow the class of the row they come from; both classes are one call where the order is the same.
+    const int64_t prompt = plan(op.in).logit_rows ? prompt_logit_rows() : std::min(m_.last_prompt_rows_, all);
+    const ActivationType type = m_.options_.activations;
+    const bool one_order = linear_order_id(*op.weight, type, RowClass::kPrompt) ==
+                           linear_order_id(*op.weight, type, RowClass::kGenerated);
+    if (one_order || prompt == 0 || prompt == all) {
+      linear(op, 0, all, prompt == 0 ? RowClass::kGenerated : RowClass::kPrompt);
+    } else {
+      linear(op, 0, prompt, RowClass::kPrompt);
+      linear(op, prompt, all - prompt, RowClass::kGenerated);
+    }
+    return {};
+  }
+  Status operator()(const RopeOp& op) {
+    const auto table = static_cast<size_t>(op.table);
+    kernels::apply_rope(path_, pool_, f32(op.x), rows(op.x), stride(op.x), op.heads, head_dim(),
+                        m_.program_.rope_tables[table].dims(), m_.rope_tables_[table].data());
+    return {};
+  }
+  Status operator()(const KvWriteOp& op) {
+    kernels::kv_write(path_, pool_, input(op.k), input(op.v), batch_.rows(), batch_.slots.data(), pages(op.layer));
+    return {};
+  }
+  Status operator()(const AttentionOp& op) {
+    kernels::AttentionShape shape;
+    shape.heads = static_cast<int>(m_.config_.heads);
+    shape.kv = pages(op.layer).layout;
+    shape.scale = op.scale;
+    shape.soft_cap = op.soft_cap;
+    shape.window = op.window;
+    shape.round_q = m_.options_.activations == ActivationType::kBF16;
+    return kernels::attention(path_, pool_, shape, m_.kv_[static_cast<size_t>(op.layer)].data(), input(op.q),
+                              batch_.attention, output(op.out), m_.attention_workspace_.span());
+  }
+  Status operator()(const GatedOp& op) {
+    kernels::gated_activation(path_, pool_, op.function, input(op.gate), input(op.up), rows(op.gate), op.gate.cols,
+                              output(op.out));
+    return {};
+  }
+  Status operator()(const ActivationOp& op) {
+    kernels::activation(path_, pool_, op.function, input(op.in), rows(op.in), op.in.cols, output(op.out));
+    return {};
+  }
+  Status operator()(const AddOp& op) {
+    kernels::add_rows(path_, pool_, f32(op.x), stride(op.x), input(op.y), rows(op.x), op.x.cols);
+    return {};
+  }
+  Status operator()(const ConvertOp& op) {
+    kernels::convert_rows(path_, pool_, input(op.in), rows(op.in), op.in.cols, output(op.out));
+    return {};
+  }
+  Status operator()(const GatherOp& op) {
+    const float* in = f32(op.in);
+    float* out = f32(op.out);
+    for (size_t i = 0; i < logit_rows_.size(); ++i) {
+      std::memcpy(out + static_cast<int64_t>(i) * stride(op.out), in + logit_rows_[i] * stride(op.in),
+                  static_cast<size_t>(op.in.cols) * sizeof(float));
+    }
+    return {};
+  }
+  Status operator()(const SoftCapOp& op) {
+    float* x = f32(op.x);
+    pool_.for_ranges(rows(op.x), 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row) {
+        float* values = x + row * stride(op.x);
+        for (int64_t i = 0; i < op.x.cols; ++i) values[i] = op.cap * std::tanh(values[i] / op.cap);
+      }
+    });
+    return {};
+  }
+  Status operator()(const LayerEndOp& op) {
+    if (observer_ != nullptr) observer_->layer_output(op.layer, input(op.x), rows(op.x));
+    return {};
+  }
+
+ private:
+  const BufferPlan& plan(const View& view) const { return m_.program_.buffers[static_cast<size_t>(view.buffer)]; }
+  int64_t rows(const View& view) const {
+    return plan(view).logit_rows ? static_cast<int64_t>(logit_rows_.size()) : m_.last_rows_;
+  }
+  int64_t stride(const View& view) const { return plan(view).cols; }
+  bool is_f32(const View& view) const {
+    return plan(view).type == BufferType::kF32 || m_.options_.activations == ActivationType::kF32;
+  }
+  std::byte* base(const View& view) const {
+    return m_.buffers_[static_cast<size_t>(view.buffer)].data() + view.column * (is_f32(view) ? 4 : 2);
+  }
+  float* f32(const View& view) const {
+    SUB8_CHECK(is_f32(view));
+    return reinterpret_cast<float*>(base(view));
+  }
+  kernels::InputRows input(const View& view) const { return {f32(view), stride(view)}; }
+  kernels::OutputRows output(const View& view) const {
+    return {base(view), is_f32(view) ? format::DType::kF32 : format::DType::kBF16, stride(view)};
+  }
+  int head_dim() const { return static_cast<int>(m_.config_.head_dim); }
+  kernels::KvPages pages(int layer) const {
+    return {{m_.options_.kv_type, static_cast<int>(m_.config_.kv_heads), head_dim()}, m_.kv_[static_cast<size_t>(layer)].data()};
+  }
+  // Wanted rows are in ascending order, so those of prompts come first.
+  int64_t prompt_logit_rows() const {
+    int64_t count = 0;
+    while (count < static_cast<int64_t>(logit_rows_.size()) && logit_rows_[static_cast<size_t>(count)] < m_.last_prompt_rows_) ++count;
+    return count;
+  }
+  void linear(const LinearOp& op, int64_t first, int64_t count, RowClass row_class) {
+    LinearArgs args;
+    args.x = base(op.in) + first * stride(op.in) * (is_f32(op.in) ? 4 : 2);
+    args.x_type = m_.options_.activations;
+    args.x_stride = stride(op.in);
+    args.m = count;
+    args.w = op.weight;
+    args.bias = op.bias;
+    args.accumulate = op.accumulate;
+    args.y = f32(op.out) + first * stride(op.out);
+    args.y_stride = stride(op.out);
+    args.row_class = row_class;
+    sub8::linear(args, pool_, m_.linear_workspace_.span());
+  }
+
+  Model& m_;
+  const Batch& batch_;
+  std::span<const int32_t> logit_rows_;
+  Observer* observer_;
+  ThreadPool& pool_;
+  CpuPath path_;
+};
+
+Status Model::execute(const std::vector<Op>& ops, const Batch& batch, std::span<const int32_t> logit_rows, Observer* observer) {
+  CpuExecutor executor(*this, batch, logit_rows, observer);
+  for (const Op& op : ops) SUB8_RETURN_IF_ERROR(std::visit(executor, op));
+  return {};
+}
+
+}  // namespace sub8::model

@@ -1,0 +1,88 @@
+#include "model/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sub8::model {
+
+void Weights::report(std::string_view module) {
+  if (const checkpoint::WeightInfo* info = source_.find(module)) done_bytes_ += info->stored_bytes;
+  if (!progress_) return;
+  int64_t total = 0;
+  for (const checkpoint::WeightInfo& info : source_.weights()) total += info.stored_bytes;
+  progress_({module, std::min(done_bytes_, total), total});
+}
+
+Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix, const std::vector<std::string>& names,
+                                                     bool with_bias) {
+  std::vector<StoredMatrix> parts;
+  std::vector<std::string> modules;
+  std::string joined;
+  for (const std::string& name : names) {
+    modules.push_back(std::string(prefix) + name);
+    SUB8_ASSIGN_OR_RETURN(StoredMatrix part, source_.matrix(modules.back(), decoded_));
+    parts.push_back(std::move(part));
+    joined += (joined.empty() ? std::string(prefix) : "+") + name;
+  }
+  // A tensor scale and channel scales differ in how many values they have, not in what a kernel does with them.
+  const auto same_kind = [](const StoredMatrix& a, const StoredMatrix& b) {
+    format::WeightFormat fa = a.format;
+    fa.outer_scale = b.format.outer_scale;
+    return fa == b.format && (a.format.outer_scale == format::OuterScale::kNone) ==
+                                 (b.format.outer_scale == format::OuterScale::kNone);
+  };
+  const bool fused = std::all_of(parts.begin(), parts.end(), [&](const StoredMatrix& p) { return same_kind(p, parts[0]); });
+
+  std::vector<Linear> out;
+  std::vector<const StoredMatrix*> group;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    group.push_back(&parts[i]);
+    if (fused && i + 1 < parts.size()) continue;
+    Result<PackedMatrix> packed = pack_linear(group, path_, pool_);
+    if (!packed.ok()) return packed.error().within(fused ? joined : modules[i]);
+    packed_bytes_ += packed->bytes();
+    matrices_.push_back(std::move(packed).value());
+    out.push_back({fused ? joined : modules[i], &matrices_.back(), nullptr});
+    group.clear();
+  }
+  for (const std::string& module : modules) {
+    source_.release(module);
+    report(module);
+  }
+  if (with_bias) {
+    std::vector<float> bias;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      SUB8_ASSIGN_OR_RETURN(const std::vector<float> part, source_.vector(modules[i] + ".bias"));
+      if (static_cast<int64_t>(part.size()) != parts[i].rows) {
+        return corrupt_data(fmt::format("{}.bias has {} values, expected {}", modules[i], part.size(), parts[i].rows));
+      }
+      bias.insert(bias.end(), part.begin(), part.end());
+    }
+    vectors_.push_back(std::move(bias));
+    const float* next = vectors_.back().data();
+    for (Linear& linear : out) {
+      linear.bias = next;
+      next += linear.matrix->rows;
+    }
+  }
+  return out;
+}
+
+Result<const StoredMatrix*> Weights::table(std::string_view module) {
+  SUB8_ASSIGN_OR_RETURN(StoredMatrix table, source_.matrix(module, decoded_));
+  tables_.push_back(std::move(table));
+  report(module);
+  return &tables_.back();
+}
+
+Result<const float*> Weights::vector(std::string_view name, int64_t cols) {
+  SUB8_ASSIGN_OR_RETURN(std::vector<float> values, source_.vector(name));
+  if (static_cast<int64_t>(values.size()) != cols) {
+    return corrupt_data(fmt::format("{} has {} values, expected {}", name, values.size(), cols));
+  }
+  vectors_.push_back(std::move(values));
+  return vectors_.back().data();
+}
+
+}  // namespace sub8::model

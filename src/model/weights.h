@@ -1,0 +1,66 @@
+// A model's weights in memory: packed for the kernels of this machine, in the order they are used.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "checkpoint/weight_source.h"
+#include "format/dtype.h"
+#include "pack/linear_cpu.h"
+
+namespace sub8::model {
+
+struct LoadProgress {
+  std::string_view module;
+  int64_t done_bytes = 0;   // of stored weights
+  int64_t total_bytes = 0;
+};
+using LoadProgressFn = std::function<void(const LoadProgress&)>;
+
+// Reads from a source and keeps what it packed. Pointers it returns stay valid as long as it lives.
+class Weights {
+ public:
+  Weights(const checkpoint::WeightSource& source, CpuPath path, ThreadPool& pool, format::DType decoded,
+          LoadProgressFn progress)
+      : source_(source), path_(path), pool_(pool), decoded_(decoded), progress_(std::move(progress)) {}
+
+  // One or several modules that share their input, packed as one matrix where their formats allow it. `prefix` +
+  // names[i] are the modules; the result holds one or names.size() matrices, in order.
+  struct Linear {
+    std::string name;
+    const PackedMatrix* matrix;
+    const float* bias;  // or null
+  };
+  Result<std::vector<Linear>> linear(std::string_view prefix, const std::vector<std::string>& names, bool with_bias);
+
+  // A table that is looked up by row.
+  Result<const StoredMatrix*> table(std::string_view module);
+
+  // A norm weight or bias, f32; `cols` is checked.
+  Result<const float*> vector(std::string_view name, int64_t cols);
+
+  int64_t packed_bytes() const { return packed_bytes_; }
+  const std::deque<PackedMatrix>& matrices() const { return matrices_; }
+
+ private:
+  void report(std::string_view module);
+
+  const checkpoint::WeightSource& source_;
+  CpuPath path_;
+  ThreadPool& pool_;
+  format::DType decoded_;  // what GGUF block types become: bf16, or f32 for exact f32 weights
+  LoadProgressFn progress_;
+  int64_t done_bytes_ = 0;
+  int64_t packed_bytes_ = 0;
+  std::deque<PackedMatrix> matrices_;
+  std::deque<StoredMatrix> tables_;
+  std::deque<std::vector<float>> vectors_;
+};
+
+}  // namespace sub8::model

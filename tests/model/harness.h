@@ -1,0 +1,86 @@
+// Loads a fixture and runs it, for the model tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weight_source.h"
+#include "model/model.h"
+
+namespace sub8::model::testing {
+
+inline std::filesystem::path fixture(const std::string& name) { return std::filesystem::path(SUB8_TEST_DATA) / name; }
+
+struct Loaded {
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<checkpoint::WeightSource> source;
+  std::unique_ptr<Model> model;
+};
+
+struct LoadOptions {
+  ActivationType activations = ActivationType::kF32;
+  kernels::KvType kv = kernels::KvType::kF32;
+  CpuPath path = CpuPath::kScalar;
+  int threads = 2;
+  int64_t context = 128;
+  int32_t pages = 16;
+};
+
+inline Loaded load(const std::filesystem::path& path, const LoadOptions& o) {
+  Loaded out;
+  out.pool = std::make_unique<ThreadPool>(o.threads);
+  auto source = checkpoint::open_checkpoint(path);
+  EXPECT_TRUE(source.ok()) << path << ": " << (source.ok() ? "" : source.error().message);
+  if (!source.ok()) return out;
+  out.source = std::move(source).value();
+  ModelOptions options;
+  options.path = o.path;
+  options.activations = o.activations;
+  options.kv_type = o.kv;
+  options.max_rows = o.context;
+  options.max_logit_rows = o.context;
+  options.max_context = o.context;
+  options.kv_pages = o.pages;
+  auto model = Model::load(*out.source, options, *out.pool);
+  EXPECT_TRUE(model.ok()) << path << ": " << (model.ok() ? "" : model.error().message);
+  if (model.ok()) out.model = std::move(model).value();
+  return out;
+}
+
+// Rows of sequences in a batch; the page tables must outlive it.
+struct Rows {
+  std::vector<int32_t> tokens, positions;
+  std::vector<int64_t> slots;
+  std::vector<kernels::AttentionRow> attention;
+
+  void add(const std::vector<int32_t>& pages, const std::vector<int32_t>& ids, int32_t first) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const int32_t position = first + static_cast<int32_t>(i);
+      tokens.push_back(ids[i]);
+      positions.push_back(position);
+      slots.push_back(int64_t{pages[static_cast<size_t>(position / 32)]} * 32 + position % 32);
+      attention.push_back({pages.data(), position});
+    }
+  }
+  Batch batch(int64_t prompt_rows = -1) const {
+    return {tokens, positions, slots, attention, prompt_rows < 0 ? static_cast<int64_t>(tokens.size()) : prompt_rows};
+  }
+};
+
+inline std::vector<float> all_logits(Model& model, int64_t rows) {
+  std::vector<int32_t> wanted(static_cast<size_t>(rows));
+  std::iota(wanted.begin(), wanted.end(), 0);
+  auto logits = model.logits(wanted);
+  EXPECT_TRUE(logits.ok());
+  return {logits->begin(), logits->end()};
+}
+
+}  // namespace sub8::model::testing

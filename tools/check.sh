@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# What `./dev check` runs after a build: formatting, layers, symbols, docs, lint.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+./dev fmt --check
+python3 tools/check_layers.py
+python3 tools/check_symbols.py build/cpu
+python3 tools/check_docs.py
+if [ "${1:-}" != --quick ]; then
+  git ls-files -- 'src/*.cc' 'apps/*.cc' | xargs -P "$(nproc)" -n 4 clang-tidy -p build/cpu --quiet
+fi
