@@ -78,8 +78,8 @@ struct LinearCall {
 
 // Tuning overrides for tests and benchmarks; zeros choose by table.
 struct LinearTuning {
-  int tokens = 0;   // tile: 16, 32, 64 or 128 rows of X
-  int cluster = 0;  // 1, or 2: two CTAs share the activations they read
+  int tokens = 0;   // tile: 16, 32 or 64 rows of X
+  int cluster = 0;  // CTAs that share the activations they read: 1 or 2, as built for the codec
 };
 
 LinearStatus plan_linear(const LinearWeight& weight, LinearType activation, LinearPlan* plan);

@@ -113,17 +113,14 @@ std::string entry_id(const kl::RingEntry& e) {
 Result<kl::RingEntry> select(const pack::CudaLinearLayout& layout, int64_t m,
                              const LinearTuning& tuning) {
   const kl::RingEntry* best = nullptr;
-  // Measured on an H200: pairs of CTAs that share activations win up to 4 bits per weight, where
-  // activations are a larger part of what is read; single CTAs win above.
-  const bool pairs = layout.words() <= 4;
   const auto better = [&](const kl::RingEntry& e) {
     if (best == nullptr) return true;
-    // The smallest tile that holds all rows, else the largest tile.
+    // The smallest tile that holds all rows, else the largest tile; single CTAs.
     const bool fits = e.tokens >= m;
     const bool best_fits = best->tokens >= m;
     if (fits != best_fits) return fits;
     if (e.tokens != best->tokens) return fits ? e.tokens < best->tokens : e.tokens > best->tokens;
-    return pairs ? e.cluster > best->cluster : e.cluster < best->cluster;
+    return e.cluster < best->cluster;
   };
   const format::ElementFormat element = layout.format.dense ? kl::kDense : layout.format.element;
   for (const kl::RingEntry& e : all_entries()) {
