@@ -55,8 +55,8 @@ __device__ __forceinline__ void store_one(const RingParams& p, int32_t row, int3
   }
 }
 
-// Any combination of switches, one value at a time. Kept small rather than fast: it is rare, and
-// unrolled code costs instruction-cache misses that a short layer feels.
+// Any combination of switches, one value at a time. Rare, so small rather than fast: unrolled, it
+// would make up three quarters of the kernel's code.
 template <int Tokens>
 __device__ __forceinline__ void write_general(const RingParams& p, Channel low, Channel high,
                                               int32_t m0, const float* d) {
