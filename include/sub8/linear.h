@@ -2,19 +2,20 @@
 //
 // The weight is packed once on the CPU (plan_linear, pack_linear), copied to the device by the
 // caller and then used by any number of run_linear calls. run_linear allocates nothing,
-// synchronises nothing and may be captured into a CUDA graph. Numerics: products of weights and
-// activations are exact, sums are FP32 in an order that depends on N, K, the card and the row class
-// of the plan, not on timing; equal calls give equal bits.
+// synchronises nothing and may be captured into a CUDA graph.
+//
+// Numerics: products of weights and activations are exact; sums are FP32 in an order that is set by
+// N, K, the card and, above 64 rows, M. It never depends on timing: equal calls give equal bits.
 //
 // Example:
-//   LinearWeight w; w.format = "e3m2"; w.rows = n; w.cols = k; w.codes = ...; w.outer_scales = ...;
+//   LinearWeight w;  // format "e3m2", rows, cols, codes, outer_scales
 //   LinearPlan plan;
 //   LinearStatus s = plan_linear(w, LinearType::kBF16, &plan);
 //   std::vector<uint8_t> packed(plan.packed_bytes);
-//   s = pack_linear(w, plan, packed.data(), packed.size(), threads);
-//   ... copy `packed` to the device; allocate linear_workspace_bytes(plan, m) there, zeroed once
-//   ... LinearCall call; call.x = ...; call.m = m; call.y = ...; s = run_linear(plan,
-//   packed_on_device, call, workspace, workspace_bytes, stream);
+//   s = pack_linear(w, plan, packed.data(), packed.size(), 0);
+//   // Copy `packed` to the device; allocate linear_workspace_bytes(plan, m) there, zeroed once.
+//   LinearCall call;  // x, m, y
+//   s = run_linear(plan, packed_on_device, call, workspace, workspace_bytes, stream);
 #pragma once
 
 #include <cstddef>
