@@ -95,7 +95,8 @@ Status bench_model(const ModelBenchArgs& args) {
   SUB8_ASSIGN_OR_RETURN(engine::RunOptions options, args.model.run_options());
   if (options.max_model_len == 0) options.max_model_len = args.prompt_tokens + args.answer_tokens;
   SUB8_ASSIGN_OR_RETURN(LoadedModel model, load_model(args.model, options));
-  const double bandwidth = measure_read_bandwidth(*model.pool);
+  SUB8_ASSIGN_OR_RETURN(const double gigabytes, measure_read_bandwidth(*model.pool));
+  const double bandwidth = 1e9 * gigabytes;
   std::vector<double> prefill, decode;
   ProgressBar bar("measuring");
   for (int i = 0; i <= args.repeat; ++i) {
@@ -127,6 +128,62 @@ Status bench_model(const ModelBenchArgs& args) {
                                      {"decode_tokens_per_s", to_json(d)}});
 }
 
+struct LinearBenchArgs {
+  std::string formats = "e3m2,e2m2,nvfp4,mxfp4,e4m3,bf16";
+  std::vector<int64_t> rows = {1, 64};
+  std::string shapes = "all";
+  int threads = 0;
+  double seconds = 0.5;
+  std::string json_path;
+};
+
+Status bench_linear_layers(const LinearBenchArgs& args) {
+  ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
+  SUB8_ASSIGN_OR_RETURN(const CpuPath path, selected_cpu_path());
+  SUB8_ASSIGN_OR_RETURN(const double bandwidth, measure_read_bandwidth(pool));
+  const bool quiet = args.json_path == "-";
+  if (!quiet) {
+    fmt::print("{} ({} threads, {}), read bandwidth {:.1f} GB/s; best of {} s\n", cpu_features().model, pool.size(),
+               cpu_path_name(path), bandwidth, args.seconds);
+    fmt::print("{:<34} {:>16} {:>5} {:>10} {:>7} {:>6} {:>9} {:>9}\n", "kernel", "layer", "M", "us", "GB/s", "of bw", "Gweight/s", "GFLOP/s");
+  }
+  json::array results;
+  bool found = false;
+  for (size_t begin = 0; begin <= args.formats.size();) {
+    const size_t end = std::min(args.formats.find(',', begin), args.formats.size());
+    SUB8_ASSIGN_OR_RETURN(const format::WeightFormat format, format::parse_weight_format(args.formats.substr(begin, end - begin)));
+    begin = end + 1;
+    for (const LinearShape& shape : bench_shapes()) {
+      if (args.shapes != "all" && std::string_view(shape.name).find(args.shapes) == std::string_view::npos) continue;
+      found = true;
+      for (const int64_t m : args.rows) {
+        SUB8_RETURN_IF_ERROR(check_interrupt());
+        SUB8_ASSIGN_OR_RETURN(const LinearBenchResult r,
+                              bench_linear({format, shape.rows, shape.cols, m, path}, pool, bandwidth, true, args.seconds));
+        if (!quiet) {
+          fmt::print("{:<34} {:>16} {:>5} {:>10.1f} {:>7.1f} {:>5.0f}% {:>9.1f} {:>9.1f}\n", r.kernel, shape.name, m,
+                     1e6 * r.best_seconds, r.packed_gb_per_s, 100 * r.read_share, r.gweights_per_s, r.gflop_per_s);
+        }
+        results.push_back({{"kernel", r.kernel},
+                           {"layer", shape.name},
+                           {"n", shape.rows},
+                           {"k", shape.cols},
+                           {"m", m},
+                           {"best_us", 1e6 * r.best_seconds},
+                           {"median_us", 1e6 * r.median_seconds},
+                           {"packed_bytes", r.packed_bytes},
+                           {"gb_per_s", r.packed_gb_per_s},
+                           {"read_share", r.read_share}});
+      }
+    }
+  }
+  if (!found) return invalid_argument(fmt::format("no layer's name contains '{}'", args.shapes));
+  return write_json(args.json_path, {{"schema_version", 1},
+                                     {"machine", machine_json(pool.size())},
+                                     {"read_bandwidth_bytes_per_s", 1e9 * bandwidth},
+                                     {"results", std::move(results)}});
+}
+
 }  // namespace
 
 Verb add_bench(CLI::App& app) {
@@ -138,9 +195,16 @@ Verb add_bench(CLI::App& app) {
   model->add_option("--answer-tokens", model_args->answer_tokens, "Length of the answer")->check(CLI::Range(2, 1 << 20))->capture_default_str();
   model->add_option("--repeat", model_args->repeat, "Rounds; the median is reported")->check(CLI::Range(1, 1000))->capture_default_str();
   model->add_option("--json", model_args->json_path, "Write the figures here; - for standard output");
-  return [model, model_args]() -> Status {
-    if (model->parsed()) return bench_model(*model_args);
-    return {};
+  CLI::App* linear = app.add_subcommand("linear", "Linear layers, by format and shape");
+  auto linear_args = std::make_shared<LinearBenchArgs>();
+  linear->add_option("--formats", linear_args->formats, "Weight formats, with commas between")->capture_default_str();
+  linear->add_option("--rows", linear_args->rows, "Token rows M")->check(CLI::Range(1, 1 << 16))->delimiter(',')->capture_default_str();
+  linear->add_option("--layers", linear_args->shapes, "Only layers whose name contains this")->capture_default_str();
+  linear->add_option("--threads", linear_args->threads, "CPU threads [all that this process may use]")->check(CLI::Range(1, 1024));
+  linear->add_option("--seconds", linear_args->seconds, "Time for each case")->check(CLI::Range(0.01, 60.0))->capture_default_str();
+  linear->add_option("--json", linear_args->json_path, "Write the figures here; - for standard output");
+  return [model, model_args, linear_args]() -> Status {
+    return model->parsed() ? bench_model(*model_args) : bench_linear_layers(*linear_args);
   };
 }
 

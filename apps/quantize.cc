@@ -52,7 +52,7 @@ Result<quantize::Recipe> make_recipe(const QuantizeArgs& args) {
     out.overrides.push_back(std::move(parsed));
   }
   SUB8_ASSIGN_OR_RETURN(out.rules.scale, quantize::parse_scale_method(args.scale));
-  SUB8_ASSIGN_OR_RETURN(out.rules.block.mx_rule, quantize::parse_mx_rule(args.mx_rule));
+  SUB8_ASSIGN_OR_RETURN(out.rules.block.mx, quantize::parse_mx_rule(args.mx_rule));
   out.rules.block.four_over_six = args.four_over_six;
   SUB8_ASSIGN_OR_RETURN(out.layout, quantize::parse_layout(args.layout));
   out.export_input_scales = args.export_input_scales;

@@ -39,17 +39,4 @@ inline float stored_outer_scale(float outer) { return outer == 0.0f ? 1.0f : out
 void quantize_row(const WeightFormat& format, const BlockRules& rules, std::span<const float> x,
                   float outer, std::span<uint8_t> codes, std::span<uint8_t> block_scales);
 
-// Values of one stored row, any format (dense ones too): out[k] = fl(element * fl(outer * block
-// scale)). `row` is packed, row_bytes(out.size()) long; `outer` is ignored where the format has
-// none. NaN codes and scales decode to NaN: readers refuse them before (find_nonfinite).
-void dequantize_row(const WeightFormat& format, std::span<const uint8_t> row,
-                    std::span<const uint8_t> block_scales, float outer, std::span<float> out);
-
-// The first element of a packed row of `count` codes that is NaN or infinite, or -1. Dense rows are
-// looked at as well.
-int64_t find_nonfinite_code(const WeightFormat& format, std::span<const uint8_t> row,
-                            int64_t count);
-// The first block scale byte that is NaN (E4M3 0x7f and 0xff, E8M0 255) or negative (E4M3), or -1.
-int64_t find_bad_block_scale(const WeightFormat& format, std::span<const uint8_t> block_scales);
-
 }  // namespace sub8::format

@@ -1,4 +1,5 @@
-// Whole rows in every writable format: codes, scales, packing and values against the oracle.
+// Whole rows in every writable format: codes, scales, packing and decoded values (tensor/decode.h)
+// against the oracle.
 #include "format/row.h"
 
 #include <cmath>
@@ -8,6 +9,7 @@
 
 #include "format/inputs.h"
 #include "format/reference/block_reference.h"
+#include "tensor/decode.h"
 
 namespace sub8::format {
 namespace {
@@ -29,8 +31,16 @@ StoredRow store(const WeightFormat& f, const BlockRules& rules, const std::vecto
   quantize_row(f, rules, x, row.outer, row.codes, row.scales);
   row.packed.assign(static_cast<size_t>(f.row_bytes(count)), 0xaa);
   pack_codes(row.codes.data(), count, f.element.bits(), row.packed.data());
+  StoredMatrix matrix{.format = f,
+                      .rows = 1,
+                      .cols = count,
+                      .codes = row.packed,
+                      .block_scales = row.scales,
+                      .outer_scales = {},
+                      .owner = nullptr};
+  if (f.outer_scale != OuterScale::kNone) matrix.outer_scales = {stored_outer_scale(row.outer)};
   row.values.resize(x.size());
-  dequantize_row(f, row.packed, row.scales, stored_outer_scale(row.outer), row.values);
+  decode_rows(matrix, 0, 1, row.values);
   return row;
 }
 
@@ -111,61 +121,13 @@ TEST(Row, Idempotent) {
   }
 }
 
-TEST(Row, DenseRowsDecode) {
-  const std::vector<float> x = {1.0f, -2.5f, 0.0f};
-  for (const char* name : {"f32", "f16", "bf16"}) {
-    const WeightFormat f = *parse_weight_format(name);
-    std::vector<uint8_t> row;
-    for (const float v : x) {
-      const uint32_t bits = f.dtype == DType::kF32   ? float_bits(v)
-                            : f.dtype == DType::kF16 ? uint32_t{float_to_f16(v)}
-                                                     : uint32_t{float_to_bf16(v)};
-      for (size_t i = 0; i < dtype_bytes(f.dtype); ++i)
-        row.push_back(static_cast<uint8_t>(bits >> (8 * i)));
-    }
-    std::vector<float> out(3);
-    dequantize_row(f, row, {}, 0.0f, out);
-    EXPECT_EQ(out, x) << name;
-    EXPECT_EQ(find_nonfinite_code(f, row, 3), -1);
+TEST(Row, WhatIsNotWrittenIsRefusedByName) {
+  for (const char* name : {"e4m3:tensor", "e2m1:e4m3g32:tensor", "bf16", "e2m1:e4m3g16:none"}) {
+    const Status status = check_quantizable(*parse_weight_format(name));
+    ASSERT_FALSE(status.ok()) << name;
+    EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(status.error().message.find(name), std::string::npos) << status.error().message;
   }
-}
-
-TEST(Row, ForeignFormatsDecodeAndAreNotWritten) {
-  // One tensor scale; and E4M3 per 32 under a tensor scale.
-  const WeightFormat fp8 = *parse_weight_format("e4m3:tensor");
-  EXPECT_EQ(check_quantizable(fp8).error().code, ErrorCode::kUnsupported);
-  const std::vector<uint8_t> row = {0x38, 0xb8, 0x7e};
-  std::vector<float> out(3);
-  dequantize_row(fp8, row, {}, 0.5f, out);
-  EXPECT_EQ(out, (std::vector<float>{0.5f, -0.5f, 224.0f}));
-  const WeightFormat mixed = *parse_weight_format("e2m1:e4m3g32:tensor");
-  EXPECT_EQ(check_quantizable(mixed).error().code, ErrorCode::kUnsupported);
-  EXPECT_FALSE(check_quantizable(dense_format(DType::kBF16)).ok());
-  const std::vector<uint8_t> codes = {0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22,
-                                      0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x07};
-  const std::vector<uint8_t> scales = {0x38, 0x40};
-  std::vector<float> values(33);
-  dequantize_row(mixed, codes, scales, 2.0f, values);
-  EXPECT_EQ(values[0], 2.0f);
-  EXPECT_EQ(values[31], 2.0f);
-  EXPECT_EQ(values[32], 24.0f);
-}
-
-TEST(Row, NanCodesAndScalesAreFound) {
-  const WeightFormat e4m3 = *parse_weight_format("e4m3");
-  EXPECT_EQ(find_nonfinite_code(e4m3, std::vector<uint8_t>{0x7e, 0xfe, 0xff}, 3), 2);
-  EXPECT_EQ(find_nonfinite_code(*parse_weight_format("e5m2"), std::vector<uint8_t>{0x7b, 0x7c}, 2),
-            1);
-  EXPECT_EQ(find_nonfinite_code(*parse_weight_format("e3m2"), std::vector<uint8_t>{0xff, 0xff}, 2),
-            -1);
-  EXPECT_EQ(find_nonfinite_code(dense_format(DType::kBF16),
-                                std::vector<uint8_t>{0x80, 0x3f, 0x80, 0x7f}, 2),
-            1);
-  const WeightFormat nvfp4 = nvfp4_format();
-  EXPECT_EQ(find_bad_block_scale(nvfp4, std::vector<uint8_t>{0x00, 0x7e, 0x7f}), 2);
-  EXPECT_EQ(find_bad_block_scale(nvfp4, std::vector<uint8_t>{0x38, 0xb8}), 1);
-  EXPECT_EQ(find_bad_block_scale(mx_format(kE2M1), std::vector<uint8_t>{0, 254}), -1);
-  EXPECT_EQ(find_bad_block_scale(mx_format(kE2M1), std::vector<uint8_t>{255}), 0);
 }
 
 }  // namespace
