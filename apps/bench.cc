@@ -1,17 +1,18 @@
 // `sub8 bench`: how fast kernels and whole models are on this machine.
-#include <fmt/format.h>
+#include "kernels/linear/bench.h"
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
 
 #include "base/cpu.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "common.h"
-#include "kernels/linear/bench.h"
 #include "verbs.h"
 
 namespace sub8::apps {
@@ -36,11 +37,14 @@ Spread spread(std::vector<double> values) {
   return {values[values.size() / 2], values.front(), values.back()};
 }
 
-json::object to_json(const Spread& s) { return {{"median", s.median}, {"min", s.low}, {"max", s.high}}; }
+json::object to_json(const Spread& s) {
+  return {{"median", s.median}, {"min", s.low}, {"max", s.high}};
+}
 
 json::object machine_json(int threads) {
   json::array paths;
-  for (const CpuPath path : available_cpu_paths()) paths.push_back(json::value(cpu_path_name(path)));
+  for (const CpuPath path : available_cpu_paths())
+    paths.push_back(json::value(cpu_path_name(path)));
   const auto path = selected_cpu_path();
   return {{"cpu", cpu_features().model},
           {"threads", threads},
@@ -57,25 +61,30 @@ Status write_json(const std::string& path, const json::object& report) {
   return write_file_atomic(path, json::serialize(report) + "\n");
 }
 
-// One answer of `tokens` tokens after `prompt`: seconds until the first token, and per further token.
+// One answer of `tokens` tokens after `prompt`: seconds until the first token, and per further
+// token.
 struct Timing {
   double prompt_seconds = 0;
   double token_seconds = 0;
 };
 
-Result<Timing> time_once(engine::Engine& engine, int64_t prompt_tokens, int64_t answer_tokens, uint64_t round) {
+Result<Timing> time_once(engine::Engine& engine, int64_t prompt_tokens, int64_t answer_tokens,
+                         uint64_t round) {
   engine::Request request;
   // Distinct prompts, so that nothing of an earlier one can be reused.
   for (int64_t i = 0; i < prompt_tokens; ++i) {
-    const auto word = static_cast<uint64_t>(i) * 2654435761u + round * 40503u + (i == 0 ? round : 0);
-    request.prompt.push_back(static_cast<int32_t>(word % static_cast<uint64_t>(engine.model().config().vocab_size)));
+    const auto word =
+        static_cast<uint64_t>(i) * 2654435761u + round * 40503u + (i == 0 ? round : 0);
+    request.prompt.push_back(
+        static_cast<int32_t>(word % static_cast<uint64_t>(engine.model().config().vocab_size)));
   }
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
   request.sampling.max_tokens = answer_tokens;
   const auto start = std::chrono::steady_clock::now();
   auto first = start;
-  SUB8_ASSIGN_OR_RETURN([[maybe_unused]] const engine::RequestId id, engine.submit(std::move(request)));
+  SUB8_ASSIGN_OR_RETURN([[maybe_unused]] const engine::RequestId id,
+                        engine.submit(std::move(request)));
   std::vector<engine::TokenEvent> events;
   int64_t tokens = 0;
   while (!engine.idle()) {
@@ -87,7 +96,9 @@ Result<Timing> time_once(engine::Engine& engine, int64_t prompt_tokens, int64_t 
   const auto end = std::chrono::steady_clock::now();
   Timing out;
   out.prompt_seconds = std::chrono::duration<double>(first - start).count();
-  out.token_seconds = tokens > 1 ? std::chrono::duration<double>(end - first).count() / static_cast<double>(tokens - 1) : 0;
+  out.token_seconds = tokens > 1 ? std::chrono::duration<double>(end - first).count() /
+                                       static_cast<double>(tokens - 1)
+                                 : 0;
   return out;
 }
 
@@ -100,7 +111,9 @@ Status bench_model(const ModelBenchArgs& args) {
   std::vector<double> prefill, decode;
   ProgressBar bar("measuring");
   for (int i = 0; i <= args.repeat; ++i) {
-    SUB8_ASSIGN_OR_RETURN(const Timing timing, time_once(*model.engine, args.prompt_tokens, args.answer_tokens, static_cast<uint64_t>(i)));
+    SUB8_ASSIGN_OR_RETURN(
+        const Timing timing,
+        time_once(*model.engine, args.prompt_tokens, args.answer_tokens, static_cast<uint64_t>(i)));
     if (i == 0) continue;  // warms caches and page tables
     prefill.push_back(static_cast<double>(args.prompt_tokens) / timing.prompt_seconds);
     if (timing.token_seconds > 0) decode.push_back(1 / timing.token_seconds);
@@ -112,10 +125,15 @@ Status bench_model(const ModelBenchArgs& args) {
   const auto weight_bytes = static_cast<double>(model.engine->model().weight_bytes());
   const double decode_bytes = weight_bytes * d.median;
   fmt::print("{} ({} threads)\n", cpu_features().model, model.pool->size());
-  fmt::print("packed weights   {}, measured read bandwidth {:.1f} GB/s\n", format_bytes(weight_bytes), bandwidth / 1e9);
-  fmt::print("prefill {:>5}    {:8.1f} tokens/s  ({:.1f} .. {:.1f})\n", args.prompt_tokens, p.median, p.low, p.high);
-  fmt::print("decode  {:>5}    {:8.1f} tokens/s  ({:.1f} .. {:.1f}), {:.1f} GB/s of weights, {:.0f}% of the read bandwidth\n",
-             args.answer_tokens, d.median, d.low, d.high, decode_bytes / 1e9, 100 * decode_bytes / bandwidth);
+  fmt::print("packed weights   {}, measured read bandwidth {:.1f} GB/s\n",
+             format_bytes(weight_bytes), bandwidth / 1e9);
+  fmt::print("prefill {:>5}    {:8.1f} tokens/s  ({:.1f} .. {:.1f})\n", args.prompt_tokens,
+             p.median, p.low, p.high);
+  fmt::print(
+      "decode  {:>5}    {:8.1f} tokens/s  ({:.1f} .. {:.1f}), {:.1f} GB/s of weights, {:.0f}% of "
+      "the read bandwidth\n",
+      args.answer_tokens, d.median, d.low, d.high, decode_bytes / 1e9,
+      100 * decode_bytes / bandwidth);
   return write_json(args.json_path, {{"schema_version", 1},
                                      {"machine", machine_json(model.pool->size())},
                                      {"model", args.model.model},
@@ -143,26 +161,32 @@ Status bench_linear_layers(const LinearBenchArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const double bandwidth, measure_read_bandwidth(pool));
   const bool quiet = args.json_path == "-";
   if (!quiet) {
-    fmt::print("{} ({} threads, {}), read bandwidth {:.1f} GB/s; best of {} s\n", cpu_features().model, pool.size(),
-               cpu_path_name(path), bandwidth, args.seconds);
-    fmt::print("{:<34} {:>16} {:>5} {:>10} {:>7} {:>6} {:>9} {:>9}\n", "kernel", "layer", "M", "us", "GB/s", "of bw", "Gweight/s", "GFLOP/s");
+    fmt::print("{} ({} threads, {}), read bandwidth {:.1f} GB/s; best of {} s\n",
+               cpu_features().model, pool.size(), cpu_path_name(path), bandwidth, args.seconds);
+    fmt::print("{:<34} {:>16} {:>5} {:>10} {:>7} {:>6} {:>9} {:>9}\n", "kernel", "layer", "M", "us",
+               "GB/s", "of bw", "Gweight/s", "GFLOP/s");
   }
   json::array results;
   bool found = false;
   for (size_t begin = 0; begin <= args.formats.size();) {
     const size_t end = std::min(args.formats.find(',', begin), args.formats.size());
-    SUB8_ASSIGN_OR_RETURN(const format::WeightFormat format, format::parse_weight_format(args.formats.substr(begin, end - begin)));
+    SUB8_ASSIGN_OR_RETURN(const format::WeightFormat format,
+                          format::parse_weight_format(args.formats.substr(begin, end - begin)));
     begin = end + 1;
     for (const LinearShape& shape : bench_shapes()) {
-      if (args.shapes != "all" && std::string_view(shape.name).find(args.shapes) == std::string_view::npos) continue;
+      if (args.shapes != "all" &&
+          std::string_view(shape.name).find(args.shapes) == std::string_view::npos)
+        continue;
       found = true;
       for (const int64_t m : args.rows) {
         SUB8_RETURN_IF_ERROR(check_interrupt());
         SUB8_ASSIGN_OR_RETURN(const LinearBenchResult r,
-                              bench_linear({format, shape.rows, shape.cols, m, path}, pool, bandwidth, true, args.seconds));
+                              bench_linear({format, shape.rows, shape.cols, m, path}, pool,
+                                           bandwidth, true, args.seconds));
         if (!quiet) {
-          fmt::print("{:<34} {:>16} {:>5} {:>10.1f} {:>7.1f} {:>5.0f}% {:>9.1f} {:>9.1f}\n", r.kernel, shape.name, m,
-                     1e6 * r.best_seconds, r.packed_gb_per_s, 100 * r.read_share, r.gweights_per_s, r.gflop_per_s);
+          fmt::print("{:<34} {:>16} {:>5} {:>10.1f} {:>7.1f} {:>5.0f}% {:>9.1f} {:>9.1f}\n",
+                     r.kernel, shape.name, m, 1e6 * r.best_seconds, r.packed_gb_per_s,
+                     100 * r.read_share, r.gweights_per_s, r.gflop_per_s);
         }
         results.push_back({{"kernel", r.kernel},
                            {"layer", shape.name},
@@ -191,18 +215,35 @@ Verb add_bench(CLI::App& app) {
   CLI::App* model = app.add_subcommand("model", "Prefill and decode of a model");
   auto model_args = std::make_shared<ModelBenchArgs>();
   model_args->model.add_to(*model);
-  model->add_option("--prompt-tokens", model_args->prompt_tokens, "Length of the prompt")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  model->add_option("--answer-tokens", model_args->answer_tokens, "Length of the answer")->check(CLI::Range(2, 1 << 20))->capture_default_str();
-  model->add_option("--repeat", model_args->repeat, "Rounds; the median is reported")->check(CLI::Range(1, 1000))->capture_default_str();
-  model->add_option("--json", model_args->json_path, "Write the figures here; - for standard output");
+  model->add_option("--prompt-tokens", model_args->prompt_tokens, "Length of the prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  model->add_option("--answer-tokens", model_args->answer_tokens, "Length of the answer")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  model->add_option("--repeat", model_args->repeat, "Rounds; the median is reported")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  model->add_option("--json", model_args->json_path,
+                    "Write the figures here; - for standard output");
   CLI::App* linear = app.add_subcommand("linear", "Linear layers, by format and shape");
   auto linear_args = std::make_shared<LinearBenchArgs>();
-  linear->add_option("--formats", linear_args->formats, "Weight formats, with commas between")->capture_default_str();
-  linear->add_option("--rows", linear_args->rows, "Token rows M")->check(CLI::Range(1, 1 << 16))->delimiter(',')->capture_default_str();
-  linear->add_option("--layers", linear_args->shapes, "Only layers whose name contains this")->capture_default_str();
-  linear->add_option("--threads", linear_args->threads, "CPU threads [all that this process may use]")->check(CLI::Range(1, 1024));
-  linear->add_option("--seconds", linear_args->seconds, "Time for each case")->check(CLI::Range(0.01, 60.0))->capture_default_str();
-  linear->add_option("--json", linear_args->json_path, "Write the figures here; - for standard output");
+  linear->add_option("--formats", linear_args->formats, "Weight formats, with commas between")
+      ->capture_default_str();
+  linear->add_option("--rows", linear_args->rows, "Token rows M")
+      ->check(CLI::Range(1, 1 << 16))
+      ->delimiter(',')
+      ->capture_default_str();
+  linear->add_option("--layers", linear_args->shapes, "Only layers whose name contains this")
+      ->capture_default_str();
+  linear
+      ->add_option("--threads", linear_args->threads, "CPU threads [all that this process may use]")
+      ->check(CLI::Range(1, 1024));
+  linear->add_option("--seconds", linear_args->seconds, "Time for each case")
+      ->check(CLI::Range(0.01, 60.0))
+      ->capture_default_str();
+  linear->add_option("--json", linear_args->json_path,
+                     "Write the figures here; - for standard output");
   return [model, model_args, linear_args]() -> Status {
     return model->parsed() ? bench_model(*model_args) : bench_linear_layers(*linear_args);
   };

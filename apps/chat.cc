@@ -1,12 +1,12 @@
 #include "chat.h"
 
-#include <fmt/format.h>
-#include <histedit.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+
+#include <fmt/format.h>
+#include <histedit.h>
+#include <unistd.h>
 
 #include "base/interrupt.h"
 #include "common.h"
@@ -17,7 +17,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::string_view kHelp =
-    "Type a message; a line that ends with \\ goes on in the next. Ctrl-C stops an answer, Ctrl-D leaves.\n"
+    "Type a message; a line that ends with \\ goes on in the next. Ctrl-C stops an answer, Ctrl-D "
+    "leaves.\n"
     "  /reset          forget the conversation\n"
     "  /drop           forget its oldest turn, to make room\n"
     "  /system TEXT    set the system prompt and forget the conversation\n"
@@ -25,7 +26,8 @@ constexpr std::string_view kHelp =
     "  /speed          show or hide the speed after each answer\n"
     "  /help, /quit";
 
-double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
+double seconds_between(std::chrono::steady_clock::time_point a,
+                       std::chrono::steady_clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
 }
 
@@ -101,10 +103,14 @@ class Conversation {
   // Removes the oldest message pair; false when there is none.
   bool drop_oldest() {
     if (turns_.empty()) return false;
-    turns_.erase(turns_.begin(), turns_.begin() + std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(turns_.size())));
+    turns_.erase(
+        turns_.begin(),
+        turns_.begin() + std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(turns_.size())));
     return true;
   }
-  void add(const char* role, std::string text) { turns_.push_back({{"role", role}, {"content", std::move(text)}}); }
+  void add(const char* role, std::string text) {
+    turns_.push_back({{"role", role}, {"content", std::move(text)}});
+  }
   void remove_last() { turns_.pop_back(); }
   json::array messages() const {
     json::array out;
@@ -120,7 +126,8 @@ class Conversation {
 
 }  // namespace
 
-Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt, engine::SamplingParams sampling,
+Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt,
+                        engine::SamplingParams sampling,
                         const std::function<void(std::string_view)>& emit) {
   Answer out;
   if (!sampling.seed) sampling.seed = engine::draw_seed();
@@ -129,7 +136,8 @@ Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt, eng
   const int64_t cached_before = engine.stats().cached_prompt_tokens;
   const auto start = std::chrono::steady_clock::now();
   auto first = start;
-  SUB8_ASSIGN_OR_RETURN(const engine::RequestId id, engine.submit({std::move(prompt), std::move(sampling)}));
+  SUB8_ASSIGN_OR_RETURN(const engine::RequestId id,
+                        engine.submit({std::move(prompt), std::move(sampling)}));
   std::vector<engine::TokenEvent> events;
   while (!engine.idle()) {
     if (interrupted()) {
@@ -158,14 +166,17 @@ Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt, eng
 }
 
 std::string describe_speed(const Answer& answer) {
-  const auto rate = [](int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0; };
+  const auto rate = [](int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
   const int64_t computed = answer.prompt_tokens - answer.cached_tokens;
   std::string out = fmt::format("prompt: {} tokens", answer.prompt_tokens);
   if (answer.cached_tokens > 0) out += fmt::format(" ({} cached)", answer.cached_tokens);
-  out += fmt::format(", {:.2f} s, {:.0f} tokens/s; answer: {} tokens", answer.prompt_seconds, rate(computed, answer.prompt_seconds),
-                     answer.answer_tokens);
+  out += fmt::format(", {:.2f} s, {:.0f} tokens/s; answer: {} tokens", answer.prompt_seconds,
+                     rate(computed, answer.prompt_seconds), answer.answer_tokens);
   if (answer.answer_tokens > 1) {
-    out += fmt::format(", {:.2f} s, {:.1f} tokens/s", answer.answer_seconds, rate(answer.answer_tokens - 1, answer.answer_seconds));
+    out += fmt::format(", {:.2f} s, {:.1f} tokens/s", answer.answer_seconds,
+                       rate(answer.answer_tokens - 1, answer.answer_seconds));
   }
   return out;
 }
@@ -205,7 +216,8 @@ Status chat(const engine::Bundle& bundle, engine::Engine& engine, const ChatSett
     } else if (text == "/speed") {
       show_speed = !show_speed;
     } else if (text == "/history") {
-      for (const auto& turn : conversation.messages()) std::printf("%s\n", json::serialize(turn).c_str());
+      for (const auto& turn : conversation.messages())
+        std::printf("%s\n", json::serialize(turn).c_str());
     } else if (text.starts_with("/system")) {
       conversation.set_system(text.size() > 8 ? text.substr(8) : "");
     } else if (text.starts_with("/")) {
@@ -213,22 +225,28 @@ Status chat(const engine::Bundle& bundle, engine::Engine& engine, const ChatSett
     } else {
       conversation.add("user", text);
       Result<std::vector<int32_t>> prompt = bundle.chat_prompt(conversation.messages());
-      Result<Answer> answer = prompt.ok() ? generate(engine, std::move(prompt).value(), settings.sampling,
-                                                     [](std::string_view piece) {
-                                                       std::fwrite(piece.data(), 1, piece.size(), stdout);
-                                                       std::fflush(stdout);
-                                                     })
-                                          : Result<Answer>(prompt.error());
+      Result<Answer> answer = prompt.ok()
+                                  ? generate(engine, std::move(prompt).value(), settings.sampling,
+                                             [](std::string_view piece) {
+                                               std::fwrite(piece.data(), 1, piece.size(), stdout);
+                                               std::fflush(stdout);
+                                             })
+                                  : Result<Answer>(prompt.error());
       if (!answer.ok()) {
         conversation.remove_last();
         if (answer.error().code == ErrorCode::kInternal) return answer.error();
-        fmt::print(stderr, "{}\nThe message was not sent. /drop forgets the oldest turn, /reset all of them.\n", answer.error().message);
+        fmt::print(
+            stderr,
+            "{}\nThe message was not sent. /drop forgets the oldest turn, /reset all of them.\n",
+            answer.error().message);
         continue;
       }
       std::printf("\n");
       if (answer->interrupted) fmt::print(stderr, "(stopped)\n");
       if (answer->finish == engine::FinishReason::kContext) {
-        fmt::print(stderr, "The context of {} tokens is full. /drop forgets the oldest turn, /reset all of them.\n",
+        fmt::print(stderr,
+                   "The context of {} tokens is full. /drop forgets the oldest turn, /reset all of "
+                   "them.\n",
                    engine.options().max_model_len);
       }
       if (show_speed) fmt::print(stderr, "{}\n", describe_speed(*answer));

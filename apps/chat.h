@@ -1,9 +1,10 @@
 // The interactive chat of `sub8 run`: history, line editing, commands.
 #pragma once
 
-#include <boost/json.hpp>
 #include <functional>
 #include <string>
+
+#include <boost/json.hpp>
 
 #include "base/error.h"
 #include "engine/bundle.h"
@@ -24,8 +25,10 @@ struct Answer {
   bool interrupted = false;
 };
 
-// Generates one answer, handing out text as it becomes safe to show. Ctrl-C ends the answer, with what was said so far.
-Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt, engine::SamplingParams sampling,
+// Generates one answer, handing out text as it becomes safe to show. Ctrl-C ends the answer, with
+// what was said so far.
+Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt,
+                        engine::SamplingParams sampling,
                         const std::function<void(std::string_view)>& emit);
 
 // "prompt 12 tokens (9 cached) in 0.05 s, 240 tokens/s; answer ..."

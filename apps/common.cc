@@ -1,12 +1,12 @@
 #include "common.h"
 
-#include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "quantize/fake_int.h"
 #include "quantize/load_source.h"
@@ -60,18 +60,21 @@ double ProgressBar::seconds() const {
 void ProgressBar::update(double done, double total, std::string_view detail) {
   const auto now = std::chrono::steady_clock::now();
   const bool terminal = stderr_is_terminal();
-  if (terminal ? now - last_ < kTerminalInterval : now - std::max(last_, start_) < kPlainInterval) return;
+  if (terminal ? now - last_ < kTerminalInterval : now - std::max(last_, start_) < kPlainInterval)
+    return;
   last_ = now;
   const double share = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0.0;
   std::string eta;
-  if (share > 0.01 && seconds() > 1) eta = ", " + format_duration(seconds() / share * (1 - share)) + " left";
+  if (share > 0.01 && seconds() > 1)
+    eta = ", " + format_duration(seconds() / share * (1 - share)) + " left";
   if (!terminal) {
     fmt::print(stderr, "{}: {:.0f}%{} ({})\n", title_, 100 * share, eta, detail);
     return;
   }
   constexpr int kWidth = 24;
   const int filled = static_cast<int>(share * kWidth);
-  std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f}%{}  {}", title_, "", filled, "", kWidth - filled, 100 * share, eta, detail);
+  std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f}%{}  {}", title_, "", filled, "",
+                                 kWidth - filled, 100 * share, eta, detail);
   const auto columns = static_cast<size_t>(terminal_columns() - 1);
   if (line.size() > columns) line.resize(columns);
   fmt::print(stderr, "\r\x1b[K{}", line);
@@ -93,19 +96,27 @@ void print_warning(std::string_view text) {
 
 void ModelArgs::add_to(CLI::App& app) {
   app.add_option("MODEL", model, "A Hugging Face directory or a .gguf file")->required();
-  app.add_option("--weights", weights, "Quantise the weights to this format while loading, e.g. e3m2");
+  app.add_option("--weights", weights,
+                 "Quantise the weights to this format while loading, e.g. e3m2");
   app.add_option("--lm-head", lm_head, "Quantise the output head too, to this format");
-  app.add_flag("--four-over-six", four_over_six, "With --weights nvfp4: map block maxima to 4 or 6, whichever is closer");
-  app.add_option("--activations", activations, "bf16, or f32 for the reference mode with exact weights")
+  app.add_flag("--four-over-six", four_over_six,
+               "With --weights nvfp4: map block maxima to 4 or 6, whichever is closer");
+  app.add_option("--activations", activations,
+                 "bf16, or f32 for the reference mode with exact weights")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
-  app.add_option("--kv-cache-dtype", kv_cache_dtype, "KV cache elements: bf16 or f32 [bf16; f32 with --activations f32]");
-  app.add_option("--max-model-len", max_model_len, "Tokens of prompt and answer together [the model's limit, at most 8192]")
+  app.add_option("--kv-cache-dtype", kv_cache_dtype,
+                 "KV cache elements: bf16 or f32 [bf16; f32 with --activations f32]");
+  app.add_option("--max-model-len", max_model_len,
+                 "Tokens of prompt and answer together [the model's limit, at most 8192]")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 31));
-  app.add_option("--threads", threads, "CPU threads [all that this process may use]")->check(CLI::Range(1, kMaxThreads));
+  app.add_option("--threads", threads, "CPU threads [all that this process may use]")
+      ->check(CLI::Range(1, kMaxThreads));
 }
 
-Result<int> ModelArgs::thread_count() const { return threads > 0 ? threads : ThreadPool::default_threads(); }
+Result<int> ModelArgs::thread_count() const {
+  return threads > 0 ? threads : ThreadPool::default_threads();
+}
 
 Result<engine::RunOptions> ModelArgs::run_options() const {
   engine::RunOptions out;
@@ -121,10 +132,12 @@ Result<engine::RunOptions> ModelArgs::run_options() const {
   return out;
 }
 
-Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args, ThreadPool& pool) {
+Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args,
+                                                              ThreadPool& pool) {
   SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(args.model));
   if (args.weights.empty()) {
-    if (!args.lm_head.empty()) return invalid_argument("--lm-head quantises while loading, so it needs --weights too");
+    if (!args.lm_head.empty())
+      return invalid_argument("--lm-head quantises while loading, so it needs --weights too");
     return source;
   }
   if (args.weights.starts_with("int")) {

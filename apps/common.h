@@ -1,11 +1,13 @@
-// What several verbs share: options with the same meaning everywhere, loading with progress, output on the terminal.
+// What several verbs share: options with the same meaning everywhere, loading with progress, output
+// on the terminal.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
+
+#include <CLI/CLI.hpp>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -23,10 +25,12 @@ std::string format_bytes(double bytes);
 // "3 min 20 s"
 std::string format_duration(double seconds);
 
-// A progress line on stderr: redrawn in place on a terminal, a plain line every few seconds elsewhere.
+// A progress line on stderr: redrawn in place on a terminal, a plain line every few seconds
+// elsewhere.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string title) : title_(std::move(title)), start_(std::chrono::steady_clock::now()) {}
+  explicit ProgressBar(std::string title)
+      : title_(std::move(title)), start_(std::chrono::steady_clock::now()) {}
   ~ProgressBar() { clear(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -47,13 +51,13 @@ class ProgressBar {
 // Options of every verb that runs a model.
 struct ModelArgs {
   std::string model;
-  std::string weights;                // quantise at load; empty: as stored
-  std::string lm_head;                // likewise for the head
-  bool four_over_six = false;         // likewise, for nvfp4
+  std::string weights;         // quantise at load; empty: as stored
+  std::string lm_head;         // likewise for the head
+  bool four_over_six = false;  // likewise, for nvfp4
   std::string activations = "bf16";
-  std::string kv_cache_dtype;         // empty: bf16, or f32 with --activations f32
+  std::string kv_cache_dtype;  // empty: bf16, or f32 with --activations f32
   int64_t max_model_len = 0;
-  int threads = 0;                    // 0: all that this process may use
+  int threads = 0;  // 0: all that this process may use
 
   void add_to(CLI::App& app);
   Result<int> thread_count() const;
@@ -61,7 +65,8 @@ struct ModelArgs {
 };
 
 // Opens a checkpoint, quantising on the fly where `weights` says so; prints its warnings.
-Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args, ThreadPool& pool);
+Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args,
+                                                              ThreadPool& pool);
 
 // Opens the model, loads it with a progress bar, and prints what is in force.
 struct LoadedModel {

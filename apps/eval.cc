@@ -1,11 +1,12 @@
-// `sub8 eval`: perplexity over a text; KL divergence, top-1 agreement and weight errors against a reference.
-#include <fmt/format.h>
-
+// `sub8 eval`: perplexity over a text; KL divergence, top-1 agreement and weight errors against a
+// reference.
 #include <algorithm>
-#include <boost/json.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
 
 #include "base/file.h"
 #include "common.h"
@@ -38,7 +39,8 @@ struct Subject {
 };
 
 // Loads a model for scoring: pages for one window, logits in blocks.
-Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& pool, const char* title) {
+Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& pool,
+                             const char* title) {
   Subject out;
   SUB8_ASSIGN_OR_RETURN(auto source, open_source(args, pool));
   SUB8_ASSIGN_OR_RETURN(out.bundle, engine::make_bundle(std::move(source)));
@@ -51,9 +53,12 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   options.max_rows = window;
   options.max_logit_rows = std::min(kLogitRows, window - 1);
   options.max_context = window;
-  options.kv_pages = static_cast<int32_t>((window + kvcache::kPageTokens - 1) / kvcache::kPageTokens);
+  options.kv_pages =
+      static_cast<int32_t>((window + kvcache::kPageTokens - 1) / kvcache::kPageTokens);
   const int64_t limit = out.bundle.source->config().max_positions;
-  if (window > limit) return invalid_argument(fmt::format("--window {} is beyond the model's {} positions", window, limit));
+  if (window > limit)
+    return invalid_argument(
+        fmt::format("--window {} is beyond the model's {} positions", window, limit));
   ProgressBar bar(title);
   options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
@@ -62,11 +67,13 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   return out;
 }
 
-json::object to_json(const EvalArgs& args, const study::Evaluation& e, const std::vector<study::WeightError>& errors,
-                     const Subject& subject, int64_t tokens) {
+json::object to_json(const EvalArgs& args, const study::Evaluation& e,
+                     const std::vector<study::WeightError>& errors, const Subject& subject,
+                     int64_t tokens) {
   json::object out{{"schema_version", 1},
                    {"model", args.model.model},
-                   {"weights", args.model.weights.empty() ? subject.bundle.source->quantization() : args.model.weights},
+                   {"weights", args.model.weights.empty() ? subject.bundle.source->quantization()
+                                                          : args.model.weights},
                    {"lm_head", args.model.lm_head},
                    {"activations", args.model.activations},
                    {"text", args.text},
@@ -97,22 +104,29 @@ json::object to_json(const EvalArgs& args, const study::Evaluation& e, const std
   return out;
 }
 
-void print_table(const EvalArgs& args, const study::Evaluation& e, const std::vector<study::WeightError>& errors) {
-  fmt::print("windows           {} of {} tokens ({} scored)\n", e.windows.size(), args.window, e.scored());
-  fmt::print("perplexity        {:.4f}  (mean NLL {:.5f} +- {:.5f})\n", e.perplexity(), std::log(e.perplexity()), e.nll_standard_error());
+void print_table(const EvalArgs& args, const study::Evaluation& e,
+                 const std::vector<study::WeightError>& errors) {
+  fmt::print("windows           {} of {} tokens ({} scored)\n", e.windows.size(), args.window,
+             e.scored());
+  fmt::print("perplexity        {:.4f}  (mean NLL {:.5f} +- {:.5f})\n", e.perplexity(),
+             std::log(e.perplexity()), e.nll_standard_error());
   if (args.reference.empty()) return;
-  fmt::print("KL divergence     {:.6f} +- {:.6f} nats per token\n", e.kl_divergence(), e.kl_standard_error());
+  fmt::print("KL divergence     {:.6f} +- {:.6f} nats per token\n", e.kl_divergence(),
+             e.kl_standard_error());
   fmt::print("top-1 agreement   {:.3f}%\n", 100 * e.top1_agreement());
   if (errors.empty()) return;
-  const auto [low, high] = std::minmax_element(errors.begin(), errors.end(), [](const auto& a, const auto& b) { return a.nmse < b.nmse; });
+  const auto [low, high] = std::minmax_element(
+      errors.begin(), errors.end(), [](const auto& a, const auto& b) { return a.nmse < b.nmse; });
   double sum = 0;
   for (const auto& error : errors) sum += error.nmse;
-  fmt::print("weight NMSE       mean {:.3e} over {} matrices; least {:.3e} ({}), most {:.3e} ({})\n",
-             sum / static_cast<double>(errors.size()), errors.size(), low->nmse, low->module, high->nmse, high->module);
+  fmt::print(
+      "weight NMSE       mean {:.3e} over {} matrices; least {:.3e} ({}), most {:.3e} ({})\n",
+      sum / static_cast<double>(errors.size()), errors.size(), low->nmse, low->module, high->nmse,
+      high->module);
 }
 
-Status write_outputs(const EvalArgs& args, const study::Evaluation& e, const std::vector<study::WeightError>& errors,
-                     const json::object& report) {
+Status write_outputs(const EvalArgs& args, const study::Evaluation& e,
+                     const std::vector<study::WeightError>& errors, const json::object& report) {
   if (args.json_path == "-") {
     fmt::print("{}\n", json::serialize(report));
   } else if (!args.json_path.empty()) {
@@ -121,15 +135,24 @@ Status write_outputs(const EvalArgs& args, const study::Evaluation& e, const std
   if (args.plot_path.empty()) return {};
   study::Plot plot;
   if (!errors.empty()) {
-    plot = {.title = "Weight error by matrix", .x_label = "matrix, in the model's order", .y_label = "NMSE", .log_y = true};
-    study::Series series{.name = args.model.weights.empty() ? "stored weights" : args.model.weights};
-    for (size_t i = 0; i < errors.size(); ++i) series.points.emplace_back(static_cast<double>(i), errors[i].nmse);
+    plot = {.title = "Weight error by matrix",
+            .x_label = "matrix, in the model's order",
+            .y_label = "NMSE",
+            .log_y = true};
+    study::Series series{.name =
+                             args.model.weights.empty() ? "stored weights" : args.model.weights};
+    for (size_t i = 0; i < errors.size(); ++i)
+      series.points.emplace_back(static_cast<double>(i), errors[i].nmse);
     plot.series.push_back(std::move(series));
   } else {
-    plot = {.title = "Negative log-likelihood by window", .x_label = "window", .y_label = "nats per token"};
+    plot = {.title = "Negative log-likelihood by window",
+            .x_label = "window",
+            .y_label = "nats per token"};
     study::Series series{.name = args.model.model};
     for (size_t i = 0; i < e.windows.size(); ++i) {
-      series.points.emplace_back(static_cast<double>(i), e.windows[i].negative_log_likelihood / static_cast<double>(e.windows[i].scored));
+      series.points.emplace_back(
+          static_cast<double>(i),
+          e.windows[i].negative_log_likelihood / static_cast<double>(e.windows[i].scored));
     }
     plot.series.push_back(std::move(series));
   }
@@ -140,8 +163,10 @@ Status eval(const EvalArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(const int threads, args.model.thread_count());
   ThreadPool pool(threads);
-  SUB8_ASSIGN_OR_RETURN(const Subject subject, load_subject(args.model, args.window, pool, "loading"));
-  Result<std::vector<int32_t>> tokens = subject.bundle.tokenizer->encode(text, {.add_special_tokens = false});
+  SUB8_ASSIGN_OR_RETURN(const Subject subject,
+                        load_subject(args.model, args.window, pool, "loading"));
+  Result<std::vector<int32_t>> tokens =
+      subject.bundle.tokenizer->encode(text, {.add_special_tokens = false});
   if (!tokens.ok()) return tokens.error().within(args.text);
   std::optional<Subject> reference;
   std::vector<study::WeightError> errors;
@@ -150,20 +175,26 @@ Status eval(const EvalArgs& args) {
     model.model = args.reference;
     model.weights.clear();
     model.lm_head.clear();
-    SUB8_ASSIGN_OR_RETURN(reference, load_subject(model, args.window, pool, "loading the reference"));
-    SUB8_ASSIGN_OR_RETURN(errors, study::weight_errors(*subject.bundle.source, *reference->bundle.source, pool));
+    SUB8_ASSIGN_OR_RETURN(reference,
+                          load_subject(model, args.window, pool, "loading the reference"));
+    SUB8_ASSIGN_OR_RETURN(
+        errors, study::weight_errors(*subject.bundle.source, *reference->bundle.source, pool));
   }
   ProgressBar bar("evaluating");
   study::EvaluateOptions options{.window = args.window, .max_windows = args.max_windows};
   options.progress = [&](int64_t done, int64_t total) {
-    bar.update(static_cast<double>(done), static_cast<double>(total), fmt::format("window {} of {}", done, total));
+    bar.update(static_cast<double>(done), static_cast<double>(total),
+               fmt::format("window {} of {}", done, total));
   };
   model::Model* const subjects[] = {subject.model.get()};
-  SUB8_ASSIGN_OR_RETURN(const auto scores, study::evaluate(subjects, reference ? reference->model.get() : nullptr, *tokens, options));
+  SUB8_ASSIGN_OR_RETURN(
+      const auto scores,
+      study::evaluate(subjects, reference ? reference->model.get() : nullptr, *tokens, options));
   bar.clear();
   if (args.json_path != "-") print_table(args, scores[0], errors);
-  return write_outputs(args, scores[0], errors,
-                       to_json(args, scores[0], errors, subject, static_cast<int64_t>(tokens->size())));
+  return write_outputs(
+      args, scores[0], errors,
+      to_json(args, scores[0], errors, subject, static_cast<int64_t>(tokens->size())));
 }
 
 }  // namespace
@@ -172,9 +203,13 @@ Verb add_eval(CLI::App& app) {
   auto args = std::make_shared<EvalArgs>();
   args->model.add_to(app);
   app.add_option("--text", args->text, "UTF-8 text to score")->required();
-  app.add_option("--window", args->window, "Tokens per window")->check(CLI::Range(2, 1 << 20))->capture_default_str();
-  app.add_option("--max-windows", args->max_windows, "Score only the first windows [all]")->check(CLI::Range(0, 1 << 30));
-  app.add_option("--reference", args->reference, "Model to compare with: KL divergence, top-1 agreement, weight NMSE");
+  app.add_option("--window", args->window, "Tokens per window")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-windows", args->max_windows, "Score only the first windows [all]")
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option("--reference", args->reference,
+                 "Model to compare with: KL divergence, top-1 agreement, weight NMSE");
   app.add_option("--json", args->json_path, "Write the report here; - for standard output");
   app.add_option("--plot", args->plot_path, "Write an SVG plot here");
   return [args] { return eval(*args); };

@@ -1,10 +1,10 @@
 // `sub8 inspect`: what a checkpoint holds, without loading it.
-#include <fmt/format.h>
-
-#include <boost/json.hpp>
 #include <cstdio>
 #include <map>
 #include <memory>
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
 
 #include "checkpoint/weight_source.h"
 #include "common.h"
@@ -31,9 +31,12 @@ struct FormatTotal {
 
 std::string_view kind_name(WeightKind kind) {
   switch (kind) {
-    case WeightKind::kLinear: return "linear";
-    case WeightKind::kEmbedding: return "embedding";
-    case WeightKind::kVector: return "vector";
+    case WeightKind::kLinear:
+      return "linear";
+    case WeightKind::kEmbedding:
+      return "embedding";
+    case WeightKind::kVector:
+      return "vector";
   }
   return "vector";
 }
@@ -81,25 +84,27 @@ Totals add_up(const checkpoint::WeightSource& source) {
 
 json::object describe(const checkpoint::WeightSource& source, const Totals& totals) {
   const checkpoint::ModelConfig& c = source.config();
-  json::object out{{"schema_version", 1},
-                   {"architecture", checkpoint::architecture_name(c.architecture)},
-                   {"model_type", c.model_type},
-                   {"quantization", source.quantization()},
-                   {"hidden_size", c.hidden_size},
-                   {"intermediate_size", c.intermediate_size},
-                   {"layers", c.layers},
-                   {"heads", c.heads},
-                   {"kv_heads", c.kv_heads},
-                   {"head_dim", c.head_dim},
-                   {"vocab_size", c.vocab_size},
-                   {"max_positions", c.max_positions},
-                   {"tied_head", source.tied_head()},
-                   {"weights", totals.all.weights},
-                   {"bytes", totals.all.bytes},
-                   {"storage_bits", bits_per_weight(totals.quantised.bytes, totals.quantised.weights)}};
+  json::object out{
+      {"schema_version", 1},
+      {"architecture", checkpoint::architecture_name(c.architecture)},
+      {"model_type", c.model_type},
+      {"quantization", source.quantization()},
+      {"hidden_size", c.hidden_size},
+      {"intermediate_size", c.intermediate_size},
+      {"layers", c.layers},
+      {"heads", c.heads},
+      {"kv_heads", c.kv_heads},
+      {"head_dim", c.head_dim},
+      {"vocab_size", c.vocab_size},
+      {"max_positions", c.max_positions},
+      {"tied_head", source.tied_head()},
+      {"weights", totals.all.weights},
+      {"bytes", totals.all.bytes},
+      {"storage_bits", bits_per_weight(totals.quantised.bytes, totals.quantised.weights)}};
   json::object formats;
   for (const auto& [name, total] : totals.by_format) {
-    formats[name] = {{"tensors", total.matrices}, {"weights", total.weights}, {"bytes", total.bytes}};
+    formats[name] = {
+        {"tensors", total.matrices}, {"weights", total.weights}, {"bytes", total.bytes}};
   }
   out["formats"] = std::move(formats);
   json::array tensors;
@@ -126,7 +131,9 @@ void print_tensors(const checkpoint::WeightSource& source, bool all) {
   std::map<std::string, size_t> index;
   for (const WeightInfo& info : source.weights()) {
     const std::string name = all ? info.name : pattern_of(info.name);
-    const std::string shape = info.kind == WeightKind::kVector ? fmt::format("{}", info.rows) : fmt::format("{} x {}", info.rows, info.cols);
+    const std::string shape = info.kind == WeightKind::kVector
+                                  ? fmt::format("{}", info.rows)
+                                  : fmt::format("{} x {}", info.rows, info.cols);
     const std::string key = name + '\n' + shape + '\n' + info.stored_type;
     const auto [it, added] = index.try_emplace(key, lines.size());
     if (added) lines.push_back({name, shape, info.stored_type, 0, 0});
@@ -135,32 +142,39 @@ void print_tensors(const checkpoint::WeightSource& source, bool all) {
   }
   size_t width = 6;
   for (const Line& line : lines) width = std::max(width, line.name.size());
-  fmt::print("{:<{}}  {:>5}  {:>15}  {:<12}  {:>10}\n", "tensor", width, "count", "shape", "type", "size");
+  fmt::print("{:<{}}  {:>5}  {:>15}  {:<12}  {:>10}\n", "tensor", width, "count", "shape", "type",
+             "size");
   for (const Line& line : lines) {
-    fmt::print("{:<{}}  {:>5}  {:>15}  {:<12}  {:>10}\n", line.name, width, line.count, line.shape, line.type,
-               format_bytes(static_cast<double>(line.bytes)));
+    fmt::print("{:<{}}  {:>5}  {:>15}  {:<12}  {:>10}\n", line.name, width, line.count, line.shape,
+               line.type, format_bytes(static_cast<double>(line.bytes)));
   }
 }
 
 void print_summary(const checkpoint::WeightSource& source) {
   const checkpoint::ModelConfig& c = source.config();
-  fmt::print("{} ({}), {} layers, hidden {}, {} heads, {} KV heads of {}, vocabulary {}, context {}\n",
-             checkpoint::architecture_name(c.architecture), c.model_type, c.layers, c.hidden_size, c.heads, c.kv_heads,
-             c.head_dim, c.vocab_size, c.max_positions);
-  fmt::print("stored as: {}; head {}\n\n", source.quantization().empty() ? "plain 16/32-bit" : source.quantization(),
+  fmt::print(
+      "{} ({}), {} layers, hidden {}, {} heads, {} KV heads of {}, vocabulary {}, context {}\n",
+      checkpoint::architecture_name(c.architecture), c.model_type, c.layers, c.hidden_size, c.heads,
+      c.kv_heads, c.head_dim, c.vocab_size, c.max_positions);
+  fmt::print("stored as: {}; head {}\n\n",
+             source.quantization().empty() ? "plain 16/32-bit" : source.quantization(),
              source.tied_head() ? "tied to the embedding" : "of its own");
 }
 
 void print_totals(const Totals& totals) {
-  fmt::print("\n{:<12}  {:>8}  {:>14}  {:>10}  {:>11}\n", "type", "tensors", "weights", "size", "bits/weight");
+  fmt::print("\n{:<12}  {:>8}  {:>14}  {:>10}  {:>11}\n", "type", "tensors", "weights", "size",
+             "bits/weight");
   for (const auto& [name, total] : totals.by_format) {
     fmt::print("{:<12}  {:>8}  {:>14}  {:>10}  {:>11.3f}\n", name, total.matrices, total.weights,
-               format_bytes(static_cast<double>(total.bytes)), bits_per_weight(total.bytes, total.weights));
+               format_bytes(static_cast<double>(total.bytes)),
+               bits_per_weight(total.bytes, total.weights));
   }
-  fmt::print("{:<12}  {:>8}  {:>14}  {:>10}  {:>11.3f}\n", "all", totals.all.matrices, totals.all.weights,
-             format_bytes(static_cast<double>(totals.all.bytes)), bits_per_weight(totals.all.bytes, totals.all.weights));
+  fmt::print("{:<12}  {:>8}  {:>14}  {:>10}  {:>11.3f}\n", "all", totals.all.matrices,
+             totals.all.weights, format_bytes(static_cast<double>(totals.all.bytes)),
+             bits_per_weight(totals.all.bytes, totals.all.weights));
   if (totals.quantised.weights > 0) {
-    fmt::print("storage bits per quantised weight: {:.4f}\n", bits_per_weight(totals.quantised.bytes, totals.quantised.weights));
+    fmt::print("storage bits per quantised weight: {:.4f}\n",
+               bits_per_weight(totals.quantised.bytes, totals.quantised.weights));
   }
 }
 

@@ -1,10 +1,12 @@
-// The sub8 program: parses the command line, dispatches to a verb, turns an Error into a message and an exit status.
-#include <CLI/CLI.hpp>
+// The sub8 program: parses the command line, dispatches to a verb, turns an Error into a message
+// and an exit status.
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "base/interrupt.h"
 #include "verbs.h"

@@ -1,14 +1,15 @@
 // `sub8 quantize`: writes a checkpoint with its weights in another format.
-#include <fmt/format.h>
+#include "quantize/quantize.h"
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <cstdio>
 #include <memory>
 
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
 #include "base/file.h"
 #include "common.h"
-#include "quantize/quantize.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -82,12 +83,16 @@ Result<std::vector<quantize::ExtraFile>> extra_files(const checkpoint::WeightSou
 void print_sizes(const quantize::QuantizeReport& report) {
   fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", "format", "modules", "weights", "size");
   for (const quantize::FormatSize& row : report.output.matrices) {
-    fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", row.format, row.modules, row.weights, format_bytes(static_cast<double>(row.bytes)));
+    fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", row.format, row.modules, row.weights,
+               format_bytes(static_cast<double>(row.bytes)));
   }
   const quantize::FormatSize& vectors = report.output.vectors;
-  fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", "norms, biases", vectors.modules, vectors.weights, format_bytes(static_cast<double>(vectors.bytes)));
-  fmt::print("{} -> {}, {:.4f} storage bits per quantised weight, layout {}\n", format_bytes(static_cast<double>(report.source.total_bytes)),
-             format_bytes(static_cast<double>(report.output.total_bytes)), report.output.storage_bits(), quantize::layout_name(report.layout));
+  fmt::print("{:<14}  {:>8}  {:>14}  {:>10}\n", "norms, biases", vectors.modules, vectors.weights,
+             format_bytes(static_cast<double>(vectors.bytes)));
+  fmt::print("{} -> {}, {:.4f} storage bits per quantised weight, layout {}\n",
+             format_bytes(static_cast<double>(report.source.total_bytes)),
+             format_bytes(static_cast<double>(report.output.total_bytes)),
+             report.output.storage_bits(), quantize::layout_name(report.layout));
 }
 
 void print_errors(const quantize::QuantizeReport& report, bool all) {
@@ -102,7 +107,8 @@ void print_errors(const quantize::QuantizeReport& report, bool all) {
     ++count;
   }
   if (worst == nullptr) return;
-  fmt::print("weight NMSE: mean {:.4e} over {} matrices, most {:.4e} ({})\n", sum / static_cast<double>(count), count, *worst->nmse, worst->name);
+  fmt::print("weight NMSE: mean {:.4e} over {} matrices, most {:.4e} ({})\n",
+             sum / static_cast<double>(count), count, *worst->nmse, worst->name);
 }
 
 json::object to_json(const quantize::QuantizeReport& report) {
@@ -140,9 +146,11 @@ Status run_quantize(const QuantizeArgs& args) {
   ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
   ProgressBar bar("quantising");
   SUB8_ASSIGN_OR_RETURN(const quantize::QuantizeReport report,
-                        quantize::quantize_checkpoint(*source, recipe, options, pool, [&](const quantize::Progress& p) {
-                          bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
-                        }));
+                        quantize::quantize_checkpoint(
+                            *source, recipe, options, pool, [&](const quantize::Progress& p) {
+                              bar.update(static_cast<double>(p.done_bytes),
+                                         static_cast<double>(p.total_bytes), p.module);
+                            }));
   bar.clear();
   for (const std::string& warning : report.warnings) print_warning(warning);
   if (args.json_path == "-") {
@@ -152,7 +160,8 @@ Status run_quantize(const QuantizeArgs& args) {
   print_sizes(report);
   print_errors(report, args.layers);
   if (!args.dry_run) fmt::print("wrote {} in {}\n", args.output, format_duration(bar.seconds()));
-  if (!args.json_path.empty()) return write_file_atomic(args.json_path, json::serialize(to_json(report)) + "\n");
+  if (!args.json_path.empty())
+    return write_file_atomic(args.json_path, json::serialize(to_json(report)) + "\n");
   return {};
 }
 
@@ -162,20 +171,34 @@ Verb add_quantize(CLI::App& app) {
   auto args = std::make_shared<QuantizeArgs>();
   app.add_option("IN", args->input, "A Hugging Face directory or a .gguf file")->required();
   app.add_option("OUT", args->output, "The directory to write")->required();
-  app.add_option("--weights", args->weights, "Format of the Linear weights: e3m2, e2m1:g32, nvfp4, mxfp4, mxfp6_e3m2, ...")->required();
-  app.add_option("--lm-head", args->lm_head, "Quantise the output head too, to this format [kept in 16 bits]");
-  app.add_option("--skip", args->skip, "Leave matching modules as they are: a name, a pattern with * or re:REGEX");
-  app.add_option("--override", args->overrides, "PATTERN=FORMAT for matching modules; the first match counts");
-  app.add_option("--scale", args->scale, "amax, or mse to search the scale with the least squared error")->capture_default_str();
-  app.add_option("--mx-rule", args->mx_rule, "Shared exponent of MX formats: even, ceil or floor")->capture_default_str();
-  app.add_flag("--four-over-six", args->four_over_six, "nvfp4: try mapping the largest value of a block to 4 as well as to 6");
-  app.add_option("--layout", args->layout, "auto, sub8, modelopt or compressed-tensors")->capture_default_str();
-  app.add_option("--decoded", args->decoded, "What kept weights of a GGUF become: bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
-  app.add_flag("--export-input-scales", args->export_input_scales, "Write static activation scales (needs calibration)");
+  app.add_option("--weights", args->weights,
+                 "Format of the Linear weights: e3m2, e2m1:g32, nvfp4, mxfp4, mxfp6_e3m2, ...")
+      ->required();
+  app.add_option("--lm-head", args->lm_head,
+                 "Quantise the output head too, to this format [kept in 16 bits]");
+  app.add_option("--skip", args->skip,
+                 "Leave matching modules as they are: a name, a pattern with * or re:REGEX");
+  app.add_option("--override", args->overrides,
+                 "PATTERN=FORMAT for matching modules; the first match counts");
+  app.add_option("--scale", args->scale,
+                 "amax, or mse to search the scale with the least squared error")
+      ->capture_default_str();
+  app.add_option("--mx-rule", args->mx_rule, "Shared exponent of MX formats: even, ceil or floor")
+      ->capture_default_str();
+  app.add_flag("--four-over-six", args->four_over_six,
+               "nvfp4: try mapping the largest value of a block to 4 as well as to 6");
+  app.add_option("--layout", args->layout, "auto, sub8, modelopt or compressed-tensors")
+      ->capture_default_str();
+  app.add_option("--decoded", args->decoded, "What kept weights of a GGUF become: bf16 or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+  app.add_flag("--export-input-scales", args->export_input_scales,
+               "Write static activation scales (needs calibration)");
   app.add_flag("--overwrite", args->overwrite, "Replace OUT if it exists");
   app.add_flag("--dry-run", args->dry_run, "Print sizes only; read no weight, write nothing");
   app.add_flag("--layers", args->layers, "Print the error of every matrix");
-  app.add_option("--threads", args->threads, "CPU threads [all that this process may use]")->check(CLI::Range(1, 1024));
+  app.add_option("--threads", args->threads, "CPU threads [all that this process may use]")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--json", args->json_path, "Write the report here; - for standard output");
   return [args] { return run_quantize(*args); };
 }

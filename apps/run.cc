@@ -1,16 +1,16 @@
 // `sub8 run`: chat in the terminal, or one prompt from the command line or standard input.
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <memory>
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/interrupt.h"
 #include "chat.h"
 #include "common.h"
-#include "base/interrupt.h"
 #include "verbs.h"
 
 namespace sub8::apps {
@@ -27,7 +27,8 @@ struct RunArgs {
   bool raw = false;
   bool json = false;
   std::optional<int64_t> max_tokens;
-  std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty,
+      frequency_penalty;
   std::optional<int64_t> top_k;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
@@ -43,10 +44,13 @@ Result<std::string> read_stdin() {
       SUB8_RETURN_IF_ERROR(check_interrupt());
       continue;
     }
-    if (got < 0) return invalid_argument(std::string("could not read standard input: ") + std::strerror(errno));
+    if (got < 0)
+      return invalid_argument(std::string("could not read standard input: ") +
+                              std::strerror(errno));
     if (got == 0) return out;
     out.append(chunk, static_cast<size_t>(got));
-    if (out.size() > kMaxStdinBytes) return invalid_argument("standard input is longer than 64 MiB");
+    if (out.size() > kMaxStdinBytes)
+      return invalid_argument("standard input is longer than 64 MiB");
   }
 }
 
@@ -67,21 +71,27 @@ engine::SamplingParams sampling_params(const RunArgs& args, engine::SamplingPara
 
 Status write_stdout(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    return resource_exhausted(std::string("could not write to standard output: ") + std::strerror(errno));
+    return resource_exhausted(std::string("could not write to standard output: ") +
+                              std::strerror(errno));
   }
   return {};
 }
 
 json::object to_json(const Answer& answer) {
-  return {{"text", answer.text},
-          {"finish_reason", answer.interrupted ? "interrupted" : std::string(engine::finish_reason_name(answer.finish))},
-          {"stop", answer.stop.empty() ? json::value(nullptr) : json::value(answer.stop)},
-          {"seed", answer.seed},
-          {"usage", {{"prompt_tokens", answer.prompt_tokens}, {"completion_tokens", answer.answer_tokens}}},
-          {"timings", {{"prompt_seconds", answer.prompt_seconds}, {"answer_seconds", answer.answer_seconds}}}};
+  return {
+      {"text", answer.text},
+      {"finish_reason",
+       answer.interrupted ? "interrupted" : std::string(engine::finish_reason_name(answer.finish))},
+      {"stop", answer.stop.empty() ? json::value(nullptr) : json::value(answer.stop)},
+      {"seed", answer.seed},
+      {"usage",
+       {{"prompt_tokens", answer.prompt_tokens}, {"completion_tokens", answer.answer_tokens}}},
+      {"timings",
+       {{"prompt_seconds", answer.prompt_seconds}, {"answer_seconds", answer.answer_seconds}}}};
 }
 
-Status answer_once(const RunArgs& args, LoadedModel& model, const engine::SamplingParams& sampling, const std::string& text) {
+Status answer_once(const RunArgs& args, LoadedModel& model, const engine::SamplingParams& sampling,
+                   const std::string& text) {
   std::vector<int32_t> prompt;
   if (args.raw) {
     SUB8_ASSIGN_OR_RETURN(prompt, model.bundle.raw_prompt(text));
@@ -92,16 +102,19 @@ Status answer_once(const RunArgs& args, LoadedModel& model, const engine::Sampli
     SUB8_ASSIGN_OR_RETURN(prompt, model.bundle.chat_prompt(messages));
   }
   Status output;
-  SUB8_ASSIGN_OR_RETURN(const Answer answer, generate(*model.engine, std::move(prompt), sampling, [&](std::string_view piece) {
-                          if (!args.json && output.ok()) output = write_stdout(piece);
-                        }));
+  SUB8_ASSIGN_OR_RETURN(const Answer answer, generate(*model.engine, std::move(prompt), sampling,
+                                                      [&](std::string_view piece) {
+                                                        if (!args.json && output.ok())
+                                                          output = write_stdout(piece);
+                                                      }));
   SUB8_RETURN_IF_ERROR(std::move(output));
   if (args.json) {
     SUB8_RETURN_IF_ERROR(write_stdout(json::serialize(to_json(answer)) + "\n"));
   } else {
     SUB8_RETURN_IF_ERROR(write_stdout("\n"));
     if (answer.finish == engine::FinishReason::kContext) {
-      fmt::print(stderr, "The context of {} tokens is full; the answer ends here.\n", model.engine->options().max_model_len);
+      fmt::print(stderr, "The context of {} tokens is full; the answer ends here.\n",
+                 model.engine->options().max_model_len);
     }
     fmt::print(stderr, "{}\n", describe_speed(answer));
   }
@@ -112,19 +125,25 @@ Status answer_once(const RunArgs& args, LoadedModel& model, const engine::Sampli
 Status run(const RunArgs& args) {
   std::optional<std::string> text = args.prompt;
   const bool interactive = !text && isatty(STDIN_FILENO) != 0;
-  if (args.raw && !args.system.empty()) return invalid_argument("--system needs the chat template; it does not go with --raw");
-  if (interactive && args.raw) return invalid_argument("--raw completes one text: give it with --prompt or on standard input");
+  if (args.raw && !args.system.empty())
+    return invalid_argument("--system needs the chat template; it does not go with --raw");
+  if (interactive && args.raw)
+    return invalid_argument("--raw completes one text: give it with --prompt or on standard input");
   if (!text && !interactive) {
     SUB8_ASSIGN_OR_RETURN(text, read_stdin());
   }
-  // Wrong values are reported before the model is loaded; ids are checked when the vocabulary is known.
-  SUB8_RETURN_IF_ERROR(engine::validate(sampling_params(args, {}), std::numeric_limits<int32_t>::max()));
+  // Wrong values are reported before the model is loaded; ids are checked when the vocabulary is
+  // known.
+  SUB8_RETURN_IF_ERROR(
+      engine::validate(sampling_params(args, {}), std::numeric_limits<int32_t>::max()));
   SUB8_ASSIGN_OR_RETURN(const engine::RunOptions options, args.model.run_options());
   SUB8_ASSIGN_OR_RETURN(LoadedModel model, load_model(args.model, options));
   const engine::SamplingParams sampling = sampling_params(args, model.bundle.sampling_defaults());
   if (interactive) {
     if (!model.bundle.chat_template) {
-      return invalid_argument("the model has no chat template, so there is no chat; complete a text with --raw --prompt TEXT");
+      return invalid_argument(
+          "the model has no chat template, so there is no chat; complete a text with --raw "
+          "--prompt TEXT");
     }
     return chat(model.bundle, *model.engine, {args.system, sampling});
   }
@@ -136,20 +155,29 @@ Status run(const RunArgs& args) {
 Verb add_run(CLI::App& app) {
   auto args = std::make_shared<RunArgs>();
   args->model.add_to(app);
-  app.add_option("--prompt", args->prompt, "Answer this and exit; without it: standard input, or a chat on a terminal");
+  app.add_option("--prompt", args->prompt,
+                 "Answer this and exit; without it: standard input, or a chat on a terminal");
   app.add_option("--system", args->system, "System prompt");
   app.add_flag("--raw", args->raw, "No chat template: complete the text as it is");
   app.add_flag("--json", args->json, "Print one JSON object instead of streaming text");
-  app.add_option("--max-tokens", args->max_tokens, "Longest answer, in tokens [to the end of the context]");
-  app.add_option("--temperature", args->temperature, "0 = always the most likely token [the model's own, else 0.7]");
+  app.add_option("--max-tokens", args->max_tokens,
+                 "Longest answer, in tokens [to the end of the context]");
+  app.add_option("--temperature", args->temperature,
+                 "0 = always the most likely token [the model's own, else 0.7]");
   app.add_option("--top-k", args->top_k, "Sample among the k most likely tokens; 0 = off");
-  app.add_option("--top-p", args->top_p, "Sample among the most likely tokens that make up this probability");
-  app.add_option("--min-p", args->min_p, "Leave out tokens less likely than this share of the most likely one");
-  app.add_option("--repetition-penalty", args->repetition_penalty, "Above 1 makes tokens of prompt and answer less likely");
-  app.add_option("--presence-penalty", args->presence_penalty, "-2 to 2, once for every token of the answer");
-  app.add_option("--frequency-penalty", args->frequency_penalty, "-2 to 2, for every occurrence in the answer");
+  app.add_option("--top-p", args->top_p,
+                 "Sample among the most likely tokens that make up this probability");
+  app.add_option("--min-p", args->min_p,
+                 "Leave out tokens less likely than this share of the most likely one");
+  app.add_option("--repetition-penalty", args->repetition_penalty,
+                 "Above 1 makes tokens of prompt and answer less likely");
+  app.add_option("--presence-penalty", args->presence_penalty,
+                 "-2 to 2, once for every token of the answer");
+  app.add_option("--frequency-penalty", args->frequency_penalty,
+                 "-2 to 2, for every occurrence in the answer");
   app.add_option("--seed", args->seed, "Same seed, same answer [drawn]");
-  app.add_option("--stop", args->stop, "End the answer before this text; may be given several times");
+  app.add_option("--stop", args->stop,
+                 "End the answer before this text; may be given several times");
   app.add_flag("--ignore-eos", args->ignore_eos, "Go on after the end token");
   return [args] { return run(*args); };
 }

@@ -1,8 +1,10 @@
-// The verbs of the sub8 program. Each registers its options on a subcommand and returns what runs it.
+// The verbs of the sub8 program. Each registers its options on a subcommand and returns what runs
+// it.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+#include <CLI/CLI.hpp>
 
 #include "base/error.h"
 

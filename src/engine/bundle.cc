@@ -1,8 +1,8 @@
 #include "engine/bundle.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 namespace sub8::engine {
 namespace {
@@ -35,10 +35,12 @@ GgufVocab gguf_vocab(const checkpoint::GgufTokenizer& in, std::string source) {
 }
 
 // End tokens of the generation config, else of the config; the tokenizer's own in any case.
-std::vector<int32_t> collect_end_ids(const checkpoint::WeightSource& source, const Tokenizer& tokenizer) {
+std::vector<int32_t> collect_end_ids(const checkpoint::WeightSource& source,
+                                     const Tokenizer& tokenizer) {
   std::vector<int32_t> out;
   const auto add = [&](int64_t id) {
-    if (id >= 0 && id < source.config().vocab_size && std::find(out.begin(), out.end(), id) == out.end()) {
+    if (id >= 0 && id < source.config().vocab_size &&
+        std::find(out.begin(), out.end(), id) == out.end()) {
       out.push_back(static_cast<int32_t>(id));
     }
   };
@@ -60,9 +62,11 @@ Result<std::unique_ptr<Tokenizer>> load_tokenizer(const checkpoint::WeightSource
     return Tokenizer::from_gguf(gguf_vocab(*gguf, "the GGUF vocabulary"));
   }
   if (source.texts().tokenizer.empty()) {
-    return not_found("the model directory has no tokenizer.json; copy it from where the model came from");
+    return not_found(
+        "the model directory has no tokenizer.json; copy it from where the model came from");
   }
-  return Tokenizer::from_json(source.texts().tokenizer, "tokenizer.json", source.texts().tokenizer_config);
+  return Tokenizer::from_json(source.texts().tokenizer, "tokenizer.json",
+                              source.texts().tokenizer_config);
 }
 
 Result<Bundle> make_bundle(std::unique_ptr<checkpoint::WeightSource> source) {
@@ -70,15 +74,19 @@ Result<Bundle> make_bundle(std::unique_ptr<checkpoint::WeightSource> source) {
   SUB8_ASSIGN_OR_RETURN(out.tokenizer, load_tokenizer(*source));
   const int64_t vocab = source->config().vocab_size;
   if (out.tokenizer->vocab_size() > vocab) {
-    return corrupt_data(fmt::format("the tokenizer has {} tokens, but the model's embedding only {}: they do not belong together",
-                                    out.tokenizer->vocab_size(), vocab));
+    return corrupt_data(
+        fmt::format("the tokenizer has {} tokens, but the model's embedding only {}: they do not "
+                    "belong together",
+                    out.tokenizer->vocab_size(), vocab));
   }
   out.warnings = source->warnings();
   if (!source->texts().chat_template.empty()) {
-    SUB8_ASSIGN_OR_RETURN(out.chat_template, ChatTemplate::parse(source->texts().chat_template, "chat template"));
+    SUB8_ASSIGN_OR_RETURN(out.chat_template,
+                          ChatTemplate::parse(source->texts().chat_template, "chat template"));
   }
   out.end_ids = collect_end_ids(*source, *out.tokenizer);
-  if (out.end_ids.empty()) out.warnings.push_back("the model names no end-of-sequence token: answers end at --max-tokens");
+  if (out.end_ids.empty())
+    out.warnings.push_back("the model names no end-of-sequence token: answers end at --max-tokens");
   out.source = std::move(source);
   return out;
 }
@@ -99,7 +107,8 @@ SamplingParams Bundle::sampling_defaults() const {
 
 Result<std::vector<int32_t>> Bundle::chat_prompt(const json::array& messages) const {
   if (!chat_template) {
-    return invalid_argument("the model has no chat template; use --raw to complete the text as it is");
+    return invalid_argument(
+        "the model has no chat template; use --raw to complete the text as it is");
   }
   ChatInput input;
   input.messages = messages;
@@ -116,22 +125,27 @@ Result<std::vector<int32_t>> Bundle::chat_prompt(const json::array& messages) co
 }
 
 Result<std::vector<int32_t>> Bundle::raw_prompt(std::string_view text) const {
-  SUB8_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->encode(text, {.add_special_tokens = true}));
+  SUB8_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                        tokenizer->encode(text, {.add_special_tokens = true}));
   const std::vector<int32_t> prefix = tokenizer->prefix_ids();
   // The text may begin with what the tokenizer has just put in front of it.
-  if (prefix.size() == 1 && ids.size() >= 2 && ids[0] == prefix[0] && ids[1] == prefix[0]) ids.erase(ids.begin());
+  if (prefix.size() == 1 && ids.size() >= 2 && ids[0] == prefix[0] && ids[1] == prefix[0])
+    ids.erase(ids.begin());
   return ids;
 }
 
-Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options, ThreadPool& pool) {
+Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options,
+                                            ThreadPool& pool) {
   const checkpoint::ModelConfig& config = bundle.source->config();
   int64_t length = options.max_model_len;
   if (length == 0) length = std::min(config.max_positions, kDefaultModelLen);
   if (length > config.max_positions) {
-    return invalid_argument(fmt::format("--max-model-len {} is beyond the {} positions that the model was made for", length,
-                                        config.max_positions));
+    return invalid_argument(
+        fmt::format("--max-model-len {} is beyond the {} positions that the model was made for",
+                    length, config.max_positions));
   }
-  if (length < 2) return invalid_argument(fmt::format("--max-model-len must be at least 2, got {}", length));
+  if (length < 2)
+    return invalid_argument(fmt::format("--max-model-len must be at least 2, got {}", length));
   model::ModelOptions model_options;
   SUB8_ASSIGN_OR_RETURN(model_options.path, selected_cpu_path());
   model_options.activations = options.activations;
@@ -139,8 +153,10 @@ Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptio
   model_options.max_context = length;
   model_options.max_rows = std::max<int64_t>(options.max_batch_tokens, options.max_sequences);
   model_options.max_logit_rows = options.max_sequences;
-  const int64_t pages = (length + kvcache::kPageTokens - 1) / kvcache::kPageTokens * options.max_sequences;
-  if (pages > INT32_MAX) return resource_exhausted("the KV cache would need too many pages; lower --max-model-len");
+  const int64_t pages =
+      (length + kvcache::kPageTokens - 1) / kvcache::kPageTokens * options.max_sequences;
+  if (pages > INT32_MAX)
+    return resource_exhausted("the KV cache would need too many pages; lower --max-model-len");
   model_options.kv_pages = static_cast<int32_t>(pages);
   model_options.progress = options.progress;
   SUB8_ASSIGN_OR_RETURN(auto model, model::Model::load(*bundle.source, model_options, pool));
@@ -148,7 +164,8 @@ Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptio
   engine_options.max_model_len = length;
   engine_options.max_batch_tokens = model_options.max_rows;
   engine_options.max_sequences = options.max_sequences;
-  return std::make_unique<Engine>(std::move(model), *bundle.tokenizer, bundle.end_ids, engine_options);
+  return std::make_unique<Engine>(std::move(model), *bundle.tokenizer, bundle.end_ids,
+                                  engine_options);
 }
 
 }  // namespace sub8::engine

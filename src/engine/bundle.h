@@ -1,7 +1,7 @@
-// Everything around a model's weights that a request needs: tokenizer, chat template, end tokens, sampling defaults.
+// Everything around a model's weights that a request needs: tokenizer, chat template, end tokens,
+// sampling defaults.
 #pragma once
 
-#include <boost/json.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <boost/json.hpp>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -24,14 +26,16 @@ struct Bundle {
   std::unique_ptr<checkpoint::WeightSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
-  std::vector<int32_t> end_ids;  // generation_config.json's, else config.json's, and the tokenizer's own
+  std::vector<int32_t>
+      end_ids;  // generation_config.json's, else config.json's, and the tokenizer's own
   std::vector<std::string> warnings;
 
   // What the model's files suggest; greedy where they say do_sample = false.
   SamplingParams sampling_defaults() const;
 
-  // Renders messages ({"role", "content"} objects) and tokenises the result: exactly what transformers'
-  // apply_chat_template(tokenize=True, add_generation_prompt=True) gives. Without a template: an error that names --raw.
+  // Renders messages ({"role", "content"} objects) and tokenises the result: exactly what
+  // transformers' apply_chat_template(tokenize=True, add_generation_prompt=True) gives. Without a
+  // template: an error that names --raw.
   Result<std::vector<int32_t>> chat_prompt(const boost::json::array& messages) const;
 
   // Tokenises plain text, with the begin token where the model wants one; never two of them.
@@ -47,15 +51,16 @@ Result<Bundle> make_bundle(std::unique_ptr<checkpoint::WeightSource> source);
 struct RunOptions {
   ActivationType activations = ActivationType::kBF16;
   kernels::KvType kv_type = kernels::KvType::kBF16;
-  int64_t max_model_len = 0;      // 0: the model's limit, at most kDefaultModelLen
+  int64_t max_model_len = 0;  // 0: the model's limit, at most kDefaultModelLen
   int64_t max_batch_tokens = 512;
   int max_sequences = 1;
   model::LoadProgressFn progress;
 };
 inline constexpr int64_t kDefaultModelLen = 8192;
 
-// Loads the weights and makes an engine with KV memory for `max_sequences` full contexts. The bundle and the pool must
-// outlive it.
-Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options, ThreadPool& pool);
+// Loads the weights and makes an engine with KV memory for `max_sequences` full contexts. The
+// bundle and the pool must outlive it.
+Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options,
+                                            ThreadPool& pool);
 
 }  // namespace sub8::engine

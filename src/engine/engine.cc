@@ -1,9 +1,9 @@
 #include "engine/engine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 
@@ -18,17 +18,23 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kRunning: return "running";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kContext: return "context";
-    case FinishReason::kError: return "error";
+    case FinishReason::kRunning:
+      return "running";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kContext:
+      return "context";
+    case FinishReason::kError:
+      return "error";
   }
   return "error";
 }
 
 struct Engine::Sequence {
-  Sequence(RequestId request_id, Request&& request, const Tokenizer& tokenizer, const std::vector<int32_t>& end_ids)
+  Sequence(RequestId request_id, Request&& request, const Tokenizer& tokenizer,
+           const std::vector<int32_t>& end_ids)
       : id(request_id),
         tokens(std::move(request.prompt)),
         prompt_size(static_cast<int64_t>(tokens.size())),
@@ -43,8 +49,8 @@ struct Engine::Sequence {
   RequestId id;
   std::vector<int32_t> tokens;  // prompt, then the answer
   int64_t prompt_size;
-  int64_t computed = 0;         // tokens whose K and V are in the cache
-  int64_t limit = 0;            // tokens at which it must end
+  int64_t computed = 0;  // tokens whose K and V are in the cache
+  int64_t limit = 0;     // tokens at which it must end
   bool limited_by_context = false;
   kvcache::PageTable table;
   Sampler sampler;
@@ -62,8 +68,8 @@ struct Engine::Plan {
   int64_t prompt_rows = 0;
 };
 
-Engine::Engine(std::unique_ptr<model::Model> model, const Tokenizer& tokenizer, std::vector<int32_t> end_ids,
-               const EngineOptions& options)
+Engine::Engine(std::unique_ptr<model::Model> model, const Tokenizer& tokenizer,
+               std::vector<int32_t> end_ids, const EngineOptions& options)
     : model_(std::move(model)),
       tokenizer_(tokenizer),
       end_ids_(std::move(end_ids)),
@@ -82,14 +88,16 @@ Result<RequestId> Engine::submit(Request request) {
   if (request.prompt.empty()) return invalid_argument("the prompt is empty: it has no tokens");
   const auto prompt_size = static_cast<int64_t>(request.prompt.size());
   if (prompt_size >= options_.max_model_len) {
-    return invalid_argument(fmt::format("the prompt has {} tokens, but the context holds {} including the answer; "
-                                        "shorten the prompt or raise --max-model-len",
-                                        prompt_size, options_.max_model_len));
+    return invalid_argument(
+        fmt::format("the prompt has {} tokens, but the context holds {} including the answer; "
+                    "shorten the prompt or raise --max-model-len",
+                    prompt_size, options_.max_model_len));
   }
   SUB8_RETURN_IF_ERROR(validate(request.sampling, model_->config().vocab_size));
   for (const int32_t id : request.prompt) {
     if (id < 0 || id >= model_->config().vocab_size) {
-      return invalid_argument(fmt::format("prompt token {} is outside the model's vocabulary of {}", id, model_->config().vocab_size));
+      return invalid_argument(fmt::format("prompt token {} is outside the model's vocabulary of {}",
+                                          id, model_->config().vocab_size));
     }
   }
   if (!request.sampling.seed) request.sampling.seed = draw_seed();
@@ -103,7 +111,8 @@ Result<RequestId> Engine::submit(Request request) {
   }
   const int32_t pages = kvcache::PagePool::pages_needed({}, sequence->limit);
   if (pages > pool_.total()) {
-    return resource_exhausted(fmt::format("the request needs {} pages of KV memory, there are {}", pages, pool_.total()));
+    return resource_exhausted(
+        fmt::format("the request needs {} pages of KV memory, there are {}", pages, pool_.total()));
   }
   waiting_.push_back(std::move(sequence));
   return next_id_++;
@@ -114,10 +123,14 @@ bool Engine::admit() {
   if (waiting_.empty() || static_cast<int>(running_.size()) >= options_.max_sequences) return false;
   Sequence& next = *waiting_.front();
   if (retained_ != nullptr) {
-    // The common beginning with the retained sequence is kept, less the last token, which must be run for its logits.
-    const int64_t usable = reuse_generated_ ? retained_->computed : std::min(retained_->computed, retained_->prompt_size);
+    // The common beginning with the retained sequence is kept, less the last token, which must be
+    // run for its logits.
+    const int64_t usable = reuse_generated_ ? retained_->computed
+                                            : std::min(retained_->computed, retained_->prompt_size);
     int64_t common = 0;
-    while (common < std::min(usable, next.size() - 1) && retained_->tokens[static_cast<size_t>(common)] == next.tokens[static_cast<size_t>(common)]) {
+    while (common < std::min(usable, next.size() - 1) &&
+           retained_->tokens[static_cast<size_t>(common)] ==
+               next.tokens[static_cast<size_t>(common)]) {
       ++common;
     }
     if (common > 0) {
@@ -215,7 +228,9 @@ TokenEvent Engine::advance(Sequence& s, std::span<const float> logits) {
   s.tokens.push_back(id);
   ++stats_.generated_tokens;
   const SamplingParams& params = s.sampler.params();
-  const auto listed = [id](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+  const auto listed = [id](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
   if ((!params.ignore_eos && listed(end_ids_)) || listed(params.stop_token_ids)) {
     event.finish = FinishReason::kStop;  // the token itself is not text
   } else {
@@ -236,7 +251,8 @@ TokenEvent Engine::advance(Sequence& s, std::span<const float> logits) {
 
 // Takes a finished sequence out of the running ones and keeps it for the next request.
 void Engine::retire(Sequence& sequence) {
-  const auto it = std::find_if(running_.begin(), running_.end(), [&](const auto& s) { return s.get() == &sequence; });
+  const auto it = std::find_if(running_.begin(), running_.end(),
+                               [&](const auto& s) { return s.get() == &sequence; });
   SUB8_CHECK(it != running_.end());
   drop_retained();
   retained_ = std::move(*it);
@@ -253,15 +269,18 @@ void Engine::drop_retained() {
 
 void Engine::cancel(RequestId id) {
   const auto matches = [id](const auto& s) { return s->id == id; };
-  if (const auto it = std::find_if(waiting_.begin(), waiting_.end(), matches); it != waiting_.end()) {
+  if (const auto it = std::find_if(waiting_.begin(), waiting_.end(), matches);
+      it != waiting_.end()) {
     pool_.release((*it)->table);
     waiting_.erase(it);
   }
-  if (const auto it = std::find_if(running_.begin(), running_.end(), matches); it != running_.end()) retire(**it);
+  if (const auto it = std::find_if(running_.begin(), running_.end(), matches); it != running_.end())
+    retire(**it);
 }
 
 int32_t Engine::available_pages() const {
-  return pool_.available() + (retained_ == nullptr ? 0 : static_cast<int32_t>(retained_->table.pages.size()));
+  return pool_.available() +
+         (retained_ == nullptr ? 0 : static_cast<int32_t>(retained_->table.pages.size()));
 }
 
 bool Engine::check_invariants() const {

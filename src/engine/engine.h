@@ -1,9 +1,10 @@
-// Runs requests over a model: sequences over a paged KV cache, many token rows per step, one sampler per sequence.
+// Runs requests over a model: sequences over a paged KV cache, many token rows per step, one
+// sampler per sequence.
 //
-// step() plans one batch (a row for every sequence that is decoding, then prompt chunks of waiting ones up to the token
-// budget), runs it, samples, and reports what happened. A request's pages for its prompt and longest answer are taken
-// when it is admitted, so a running request never lacks memory. What a request produces depends on it alone, not on its
-// neighbours in the batch.
+// step() plans one batch (a row for every sequence that is decoding, then prompt chunks of waiting
+// ones up to the token budget), runs it, samples, and reports what happened. A request's pages for
+// its prompt and longest answer are taken when it is admitted, so a running request never lacks
+// memory. What a request produces depends on it alone, not on its neighbours in the batch.
 //
 // Not thread-safe: one thread drives an engine.
 #pragma once
@@ -31,7 +32,7 @@ using RequestId = int64_t;
 struct Request {
   std::vector<int32_t> prompt;  // token ids, at least one
   SamplingParams sampling;
-  bool skip_special = true;     // special tokens are left out of the text
+  bool skip_special = true;  // special tokens are left out of the text
 };
 
 enum class FinishReason {
@@ -47,16 +48,16 @@ std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", 
 struct TokenEvent {
   RequestId id = 0;
   std::optional<SampledToken> token;
-  std::string text;      // what became safe to emit; may be empty, or cover several tokens
+  std::string text;  // what became safe to emit; may be empty, or cover several tokens
   FinishReason finish = FinishReason::kRunning;
-  std::string stop;      // the stop string that ended it, if one did
+  std::string stop;  // the stop string that ended it, if one did
   std::optional<Error> error;
 };
 
 struct EngineOptions {
-  int64_t max_model_len = 0;      // longest prompt + answer, in tokens
-  int64_t max_batch_tokens = 512; // rows per step; at most the model's max_rows
-  int max_sequences = 16;         // at most the model's max_logit_rows
+  int64_t max_model_len = 0;       // longest prompt + answer, in tokens
+  int64_t max_batch_tokens = 512;  // rows per step; at most the model's max_rows
+  int max_sequences = 16;          // at most the model's max_logit_rows
 };
 
 // Counters since the engine was made.
@@ -64,23 +65,24 @@ struct EngineStats {
   int64_t prompt_tokens = 0;         // computed
   int64_t cached_prompt_tokens = 0;  // reused from the previous request
   int64_t generated_tokens = 0;
-  double prompt_seconds = 0;         // steps that held prompt rows
-  double decode_seconds = 0;         // the other steps
+  double prompt_seconds = 0;  // steps that held prompt rows
+  double decode_seconds = 0;  // the other steps
 };
 
 class Engine {
  public:
-  // `end_ids`: the model's end-of-sequence tokens. The tokenizer must outlive the engine; the model is owned.
-  Engine(std::unique_ptr<model::Model> model, const Tokenizer& tokenizer, std::vector<int32_t> end_ids,
-         const EngineOptions& options);
+  // `end_ids`: the model's end-of-sequence tokens. The tokenizer must outlive the engine; the model
+  // is owned.
+  Engine(std::unique_ptr<model::Model> model, const Tokenizer& tokenizer,
+         std::vector<int32_t> end_ids, const EngineOptions& options);
   ~Engine();
 
-  // Checks the request and queues it. Errors name the limit: an empty prompt, one that leaves no room for an answer,
-  // sampling values out of range. A seed is drawn when there is none.
+  // Checks the request and queues it. Errors name the limit: an empty prompt, one that leaves no
+  // room for an answer, sampling values out of range. A seed is drawn when there is none.
   Result<RequestId> submit(Request request);
 
-  // Runs one step and appends what happened. Failures of a single request arrive as its event; an error returned here
-  // means the engine itself failed.
+  // Runs one step and appends what happened. Failures of a single request arrive as its event; an
+  // error returned here means the engine itself failed.
   Status step(std::vector<TokenEvent>& events);
 
   // Ends a request now; its pages are free when this returns. Unknown ids are ignored.
@@ -112,7 +114,8 @@ class Engine {
   RequestId next_id_ = 1;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
-  // The last finished sequence keeps its pages until they are needed: the next turn of a chat starts where it ended.
+  // The last finished sequence keeps its pages until they are needed: the next turn of a chat
+  // starts where it ended.
   std::unique_ptr<Sequence> retained_;
   bool reuse_generated_ = false;  // prompt and generated rows are computed in the same order
   EngineStats stats_;

@@ -14,32 +14,45 @@ namespace sub8::model {
 
 class CpuExecutor {
  public:
-  CpuExecutor(Model& model, const Batch& batch, std::span<const int32_t> logit_rows, Observer* observer)
-      : m_(model), batch_(batch), logit_rows_(logit_rows), observer_(observer), pool_(*model.pool_), path_(model.options_.path) {}
+  CpuExecutor(Model& model, const Batch& batch, std::span<const int32_t> logit_rows,
+              Observer* observer)
+      : m_(model),
+        batch_(batch),
+        logit_rows_(logit_rows),
+        observer_(observer),
+        pool_(*model.pool_),
+        path_(model.options_.path) {}
 
   Status operator()(const EmbedOp& op) {
-    return kernels::embed(pool_, *op.table, batch_.tokens, op.multiplier, f32(op.out), stride(op.out));
+    return kernels::embed(pool_, *op.table, batch_.tokens, op.multiplier, f32(op.out),
+                          stride(op.out));
   }
   Status operator()(const PositionOp& op) {
-    return kernels::add_position_embedding(pool_, *op.table, batch_.positions, op.offset, f32(op.out), stride(op.out),
+    return kernels::add_position_embedding(pool_, *op.table, batch_.positions, op.offset,
+                                           f32(op.out), stride(op.out),
                                            m_.position_scratch_.span());
   }
   Status operator()(const RmsNormOp& op) {
-    kernels::rms_norm(path_, pool_, input(op.in), rows(op.in), op.in.cols, op.weights, output(op.out));
+    kernels::rms_norm(path_, pool_, input(op.in), rows(op.in), op.in.cols, op.weights,
+                      output(op.out));
     return {};
   }
   Status operator()(const LayerNormOp& op) {
-    kernels::layer_norm(path_, pool_, input(op.in), rows(op.in), op.in.cols, op.weights, output(op.out));
+    kernels::layer_norm(path_, pool_, input(op.in), rows(op.in), op.in.cols, op.weights,
+                        output(op.out));
     return {};
   }
   Status operator()(const HeadNormOp& op) {
-    kernels::rms_norm_heads(path_, pool_, f32(op.x), rows(op.x), stride(op.x), op.heads, head_dim(), op.weights);
+    kernels::rms_norm_heads(path_, pool_, f32(op.x), rows(op.x), stride(op.x), op.heads, head_dim(),
+                            op.weights);
     return {};
   }
   Status operator()(const LinearOp& op) {
     const int64_t all = rows(op.in);
-    // Logit rows follow the class of the row they come from; both classes are one call where the order is the same.
-    const int64_t prompt = plan(op.in).logit_rows ? prompt_logit_rows() : std::min(m_.last_prompt_rows_, all);
+    // Logit rows follow the class of the row they come from; both classes are one call where the
+    // order is the same.
+    const int64_t prompt =
+        plan(op.in).logit_rows ? prompt_logit_rows() : std::min(m_.last_prompt_rows_, all);
     const ActivationType type = m_.options_.activations;
     const bool one_order = linear_order_id(*op.weight, type, RowClass::kPrompt) ==
                            linear_order_id(*op.weight, type, RowClass::kGenerated);
@@ -58,7 +71,8 @@ class CpuExecutor {
     return {};
   }
   Status operator()(const KvWriteOp& op) {
-    kernels::kv_write(path_, pool_, input(op.k), input(op.v), batch_.rows(), batch_.slots.data(), pages(op.layer));
+    kernels::kv_write(path_, pool_, input(op.k), input(op.v), batch_.rows(), batch_.slots.data(),
+                      pages(op.layer));
     return {};
   }
   Status operator()(const AttentionOp& op) {
@@ -69,16 +83,18 @@ class CpuExecutor {
     shape.soft_cap = op.soft_cap;
     shape.window = op.window;
     shape.round_q = m_.options_.activations == ActivationType::kBF16;
-    return kernels::attention(path_, pool_, shape, m_.kv_[static_cast<size_t>(op.layer)].data(), input(op.q),
-                              batch_.attention, output(op.out), m_.attention_workspace_.span());
+    return kernels::attention(path_, pool_, shape, m_.kv_[static_cast<size_t>(op.layer)].data(),
+                              input(op.q), batch_.attention, output(op.out),
+                              m_.attention_workspace_.span());
   }
   Status operator()(const GatedOp& op) {
-    kernels::gated_activation(path_, pool_, op.function, input(op.gate), input(op.up), rows(op.gate), op.gate.cols,
-                              output(op.out));
+    kernels::gated_activation(path_, pool_, op.function, input(op.gate), input(op.up),
+                              rows(op.gate), op.gate.cols, output(op.out));
     return {};
   }
   Status operator()(const ActivationOp& op) {
-    kernels::activation(path_, pool_, op.function, input(op.in), rows(op.in), op.in.cols, output(op.out));
+    kernels::activation(path_, pool_, op.function, input(op.in), rows(op.in), op.in.cols,
+                        output(op.out));
     return {};
   }
   Status operator()(const AddOp& op) {
@@ -93,7 +109,8 @@ class CpuExecutor {
     const float* in = f32(op.in);
     float* out = f32(op.out);
     for (size_t i = 0; i < logit_rows_.size(); ++i) {
-      std::memcpy(out + static_cast<int64_t>(i) * stride(op.out), in + logit_rows_[i] * stride(op.in),
+      std::memcpy(out + static_cast<int64_t>(i) * stride(op.out),
+                  in + logit_rows_[i] * stride(op.in),
                   static_cast<size_t>(op.in.cols) * sizeof(float));
     }
     return {};
@@ -114,7 +131,9 @@ class CpuExecutor {
   }
 
  private:
-  const BufferPlan& plan(const View& view) const { return m_.program_.buffers[static_cast<size_t>(view.buffer)]; }
+  const BufferPlan& plan(const View& view) const {
+    return m_.program_.buffers[static_cast<size_t>(view.buffer)];
+  }
   int64_t rows(const View& view) const {
     return plan(view).logit_rows ? static_cast<int64_t>(logit_rows_.size()) : m_.last_rows_;
   }
@@ -123,7 +142,8 @@ class CpuExecutor {
     return plan(view).type == BufferType::kF32 || m_.options_.activations == ActivationType::kF32;
   }
   std::byte* base(const View& view) const {
-    return m_.buffers_[static_cast<size_t>(view.buffer)].data() + view.column * (is_f32(view) ? 4 : 2);
+    return m_.buffers_[static_cast<size_t>(view.buffer)].data() +
+           view.column * (is_f32(view) ? 4 : 2);
   }
   float* f32(const View& view) const {
     SUB8_CHECK(is_f32(view));
@@ -135,12 +155,15 @@ class CpuExecutor {
   }
   int head_dim() const { return static_cast<int>(m_.config_.head_dim); }
   kernels::KvPages pages(int layer) const {
-    return {{m_.options_.kv_type, static_cast<int>(m_.config_.kv_heads), head_dim()}, m_.kv_[static_cast<size_t>(layer)].data()};
+    return {{m_.options_.kv_type, static_cast<int>(m_.config_.kv_heads), head_dim()},
+            m_.kv_[static_cast<size_t>(layer)].data()};
   }
   // Wanted rows are in ascending order, so those of prompts come first.
   int64_t prompt_logit_rows() const {
     int64_t count = 0;
-    while (count < static_cast<int64_t>(logit_rows_.size()) && logit_rows_[static_cast<size_t>(count)] < m_.last_prompt_rows_) ++count;
+    while (count < static_cast<int64_t>(logit_rows_.size()) &&
+           logit_rows_[static_cast<size_t>(count)] < m_.last_prompt_rows_)
+      ++count;
     return count;
   }
   void linear(const LinearOp& op, int64_t first, int64_t count, RowClass row_class) {
@@ -166,7 +189,8 @@ class CpuExecutor {
   CpuPath path_;
 };
 
-Status Model::execute(const std::vector<Op>& ops, const Batch& batch, std::span<const int32_t> logit_rows, Observer* observer) {
+Status Model::execute(const std::vector<Op>& ops, const Batch& batch,
+                      std::span<const int32_t> logit_rows, Observer* observer) {
   CpuExecutor executor(*this, batch, logit_rows, observer);
   for (const Op& op : ops) SUB8_RETURN_IF_ERROR(std::visit(executor, op));
   return {};

@@ -1,8 +1,8 @@
 #include "model/model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/checked_math.h"
@@ -17,16 +17,18 @@ size_t element_bytes(BufferType type, ActivationType activations) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& source, const ModelOptions& options,
-                                           ThreadPool& pool) {
+Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& source,
+                                           const ModelOptions& options, ThreadPool& pool) {
   std::unique_ptr<Model> model(new Model);
   model->config_ = source.config();
   model->options_ = options;
   model->pool_ = &pool;
   const bool exact = options.activations == ActivationType::kF32;
   model->weights_ = std::make_unique<Weights>(source, options.path, pool,
-                                              exact ? format::DType::kF32 : format::DType::kBF16, options.progress);
-  const auto build = model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
+                                              exact ? format::DType::kF32 : format::DType::kBF16,
+                                              options.progress);
+  const auto build =
+      model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
   SUB8_ASSIGN_OR_RETURN(model->program_, build(model->config_, options, *model->weights_));
   SUB8_RETURN_IF_ERROR(model->allocate());
   return model;
@@ -35,19 +37,24 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
 Status Model::allocate() {
   for (const BufferPlan& plan : program_.buffers) {
     const int64_t rows = plan.logit_rows ? options_.max_logit_rows : options_.max_rows;
-    const auto bytes = checked_mul<int64_t>(rows * plan.cols, static_cast<int64_t>(element_bytes(plan.type, options_.activations)));
+    const auto bytes = checked_mul<int64_t>(
+        rows * plan.cols, static_cast<int64_t>(element_bytes(plan.type, options_.activations)));
     if (!bytes) return resource_exhausted("the buffer '" + plan.name + "' is too large");
-    SUB8_ASSIGN_OR_RETURN(auto buffer, AlignedBuffer<std::byte>::uninitialized(static_cast<size_t>(*bytes)));
+    SUB8_ASSIGN_OR_RETURN(auto buffer,
+                          AlignedBuffer<std::byte>::uninitialized(static_cast<size_t>(*bytes)));
     buffers_.push_back(std::move(buffer));
   }
   for (const kernels::RopeFrequencies& rope : program_.rope_tables) {
-    SUB8_ASSIGN_OR_RETURN(auto table, AlignedBuffer<float>::uninitialized(static_cast<size_t>(options_.max_rows * rope.dims())));
+    SUB8_ASSIGN_OR_RETURN(auto table, AlignedBuffer<float>::uninitialized(
+                                          static_cast<size_t>(options_.max_rows * rope.dims())));
     rope_tables_.push_back(std::move(table));
   }
-  const kernels::KvLayout layout{options_.kv_type, static_cast<int>(config_.kv_heads), static_cast<int>(config_.head_dim)};
+  const kernels::KvLayout layout{options_.kv_type, static_cast<int>(config_.kv_heads),
+                                 static_cast<int>(config_.head_dim)};
   SUB8_RETURN_IF_ERROR(kernels::check_kv_layout(layout));
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
-    const auto bytes = static_cast<size_t>(options_.kv_pages) * static_cast<size_t>(layout.page_bytes());
+    const auto bytes =
+        static_cast<size_t>(options_.kv_pages) * static_cast<size_t>(layout.page_bytes());
     SUB8_ASSIGN_OR_RETURN(auto pages, AlignedBuffer<uint8_t>::uninitialized(bytes));
     kv_.push_back(std::move(pages));
   }
@@ -55,13 +62,15 @@ Status Model::allocate() {
   shape.heads = static_cast<int>(config_.heads);
   shape.kv = layout;
   SUB8_RETURN_IF_ERROR(kernels::check_attention(shape));
-  SUB8_ASSIGN_OR_RETURN(attention_workspace_, AlignedBuffer<std::byte>::uninitialized(kernels::attention_workspace_bytes(
-                                                  shape, pool_->size(), options_.max_context)));
-  SUB8_ASSIGN_OR_RETURN(position_scratch_, AlignedBuffer<float>::uninitialized(
-                                               static_cast<size_t>(pool_->size() * config_.hidden_size)));
+  SUB8_ASSIGN_OR_RETURN(attention_workspace_,
+                        AlignedBuffer<std::byte>::uninitialized(kernels::attention_workspace_bytes(
+                            shape, pool_->size(), options_.max_context)));
+  SUB8_ASSIGN_OR_RETURN(position_scratch_, AlignedBuffer<float>::uninitialized(static_cast<size_t>(
+                                               pool_->size() * config_.hidden_size)));
   size_t linear_bytes = 0;
   for (const PackedMatrix& matrix : weights_->matrices()) {
-    linear_bytes = std::max(linear_bytes, linear_workspace_bytes(matrix, options_.max_rows, pool_->size()));
+    linear_bytes =
+        std::max(linear_bytes, linear_workspace_bytes(matrix, options_.max_rows, pool_->size()));
   }
   SUB8_ASSIGN_OR_RETURN(linear_workspace_, AlignedBuffer<std::byte>::uninitialized(linear_bytes));
   return {};
@@ -74,10 +83,11 @@ int64_t Model::kv_bytes() const {
 }
 
 bool Model::same_order_for_all_rows() const {
-  return std::all_of(weights_->matrices().begin(), weights_->matrices().end(), [&](const PackedMatrix& matrix) {
-    return linear_order_id(matrix, options_.activations, RowClass::kPrompt) ==
-           linear_order_id(matrix, options_.activations, RowClass::kGenerated);
-  });
+  return std::all_of(weights_->matrices().begin(), weights_->matrices().end(),
+                     [&](const PackedMatrix& matrix) {
+                       return linear_order_id(matrix, options_.activations, RowClass::kPrompt) ==
+                              linear_order_id(matrix, options_.activations, RowClass::kGenerated);
+                     });
 }
 
 Status Model::forward(const Batch& batch, Observer* observer) {
@@ -88,14 +98,17 @@ Status Model::forward(const Batch& batch, Observer* observer) {
   SUB8_CHECK_EQ(batch.attention.size(), batch.tokens.size());
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     if (batch.tokens[i] < 0 || batch.tokens[i] >= config_.vocab_size) {
-      return invalid_argument(fmt::format("token id {} is outside the model's vocabulary of {}", batch.tokens[i], config_.vocab_size));
+      return invalid_argument(fmt::format("token id {} is outside the model's vocabulary of {}",
+                                          batch.tokens[i], config_.vocab_size));
     }
     if (batch.positions[i] < 0 || batch.positions[i] >= options_.max_context) {
-      return invalid_argument(fmt::format("position {} is outside the context of {} tokens", batch.positions[i], options_.max_context));
+      return invalid_argument(fmt::format("position {} is outside the context of {} tokens",
+                                          batch.positions[i], options_.max_context));
     }
   }
   for (size_t i = 0; i < rope_tables_.size(); ++i) {
-    kernels::fill_rope_table(program_.rope_tables[i], *pool_, batch.positions, rope_tables_[i].data());
+    kernels::fill_rope_table(program_.rope_tables[i], *pool_, batch.positions,
+                             rope_tables_[i].data());
   }
   last_rows_ = rows;
   last_prompt_rows_ = batch.prompt_rows;
@@ -106,7 +119,8 @@ Result<std::span<const float>> Model::logits(std::span<const int32_t> rows) {
   SUB8_CHECK_LE(static_cast<int64_t>(rows.size()), options_.max_logit_rows);
   for (const int32_t row : rows) SUB8_CHECK(row >= 0 && row < last_rows_);
   SUB8_RETURN_IF_ERROR(execute(program_.head, {}, rows, nullptr));
-  const auto* data = reinterpret_cast<const float*>(buffers_[static_cast<size_t>(program_.logits)].data());
+  const auto* data =
+      reinterpret_cast<const float*>(buffers_[static_cast<size_t>(program_.logits)].data());
   return std::span<const float>(data, rows.size() * static_cast<size_t>(config_.vocab_size));
 }
 

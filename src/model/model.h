@@ -24,19 +24,21 @@ namespace sub8::model {
 
 struct ModelOptions {
   CpuPath path = CpuPath::kScalar;
-  // What linear layers read: kBF16, or kF32 for the reference mode (exact decoded weights, unrounded activations).
+  // What linear layers read: kBF16, or kF32 for the reference mode (exact decoded weights,
+  // unrounded activations).
   ActivationType activations = ActivationType::kBF16;
   kernels::KvType kv_type = kernels::KvType::kBF16;
-  int64_t max_rows = 512;        // token rows per step
-  int64_t max_logit_rows = 16;   // rows per logits() call
-  int64_t max_context = 0;       // longest sequence; 0: the model's limit
-  int32_t kv_pages = 0;          // pages of 32 tokens, all sequences together
+  int64_t max_rows = 512;       // token rows per step
+  int64_t max_logit_rows = 16;  // rows per logits() call
+  int64_t max_context = 0;      // longest sequence; 0: the model's limit
+  int32_t kv_pages = 0;         // pages of 32 tokens, all sequences together
   LoadProgressFn progress;
 };
 
-// The token rows of one step. Rows of one sequence are neighbours, positions ascending. Row r writes its K and V to
-// slots[r] and sees the keys of its page table up to its own position. Rows [0, prompt_rows) belong to prompts, the
-// others were generated: kernels whose summation order differs between the classes are chosen by it.
+// The token rows of one step. Rows of one sequence are neighbours, positions ascending. Row r
+// writes its K and V to slots[r] and sees the keys of its page table up to its own position. Rows
+// [0, prompt_rows) belong to prompts, the others were generated: kernels whose summation order
+// differs between the classes are chosen by it.
 struct Batch {
   std::span<const int32_t> tokens;
   std::span<const int32_t> positions;
@@ -47,7 +49,8 @@ struct Batch {
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// Looks into the forward pass (tests, calibration, evaluation). Called on the caller's thread between operations.
+// Looks into the forward pass (tests, calibration, evaluation). Called on the caller's thread
+// between operations.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -57,9 +60,10 @@ class Observer {
 
 class Model {
  public:
-  // Reads and packs everything. `source` is not needed afterwards except for tables, which keep their file mapped.
-  static Result<std::unique_ptr<Model>> load(const checkpoint::WeightSource& source, const ModelOptions& options,
-                                             ThreadPool& pool);
+  // Reads and packs everything. `source` is not needed afterwards except for tables, which keep
+  // their file mapped.
+  static Result<std::unique_ptr<Model>> load(const checkpoint::WeightSource& source,
+                                             const ModelOptions& options, ThreadPool& pool);
 
   const checkpoint::ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
@@ -67,22 +71,22 @@ class Model {
   ThreadPool& pool() const { return *pool_; }
   int64_t weight_bytes() const { return weights_->packed_bytes(); }
   int64_t kv_bytes() const;
-  // Whether prompt rows and generated rows are computed in the same summation order, so that either may stand for the
-  // other in the KV cache.
+  // Whether prompt rows and generated rows are computed in the same summation order, so that either
+  // may stand for the other in the KV cache.
   bool same_order_for_all_rows() const;
 
   // Runs all layers for the batch. Token ids and positions must be in range (checked).
   Status forward(const Batch& batch, Observer* observer = nullptr);
 
-  // Logits of some rows of the last forward(), f32 [rows.size(), vocab_size]; valid until the next call. May be called
-  // repeatedly for different rows.
+  // Logits of some rows of the last forward(), f32 [rows.size(), vocab_size]; valid until the next
+  // call. May be called repeatedly for different rows.
   Result<std::span<const float>> logits(std::span<const int32_t> rows);
 
  private:
   Model() = default;
   Status allocate();
-  Status execute(const std::vector<Op>& ops, const Batch& batch, std::span<const int32_t> logit_rows,
-                 Observer* observer);
+  Status execute(const std::vector<Op>& ops, const Batch& batch,
+                 std::span<const int32_t> logit_rows, Observer* observer);
   friend class CpuExecutor;
 
   checkpoint::ModelConfig config_;
@@ -90,9 +94,9 @@ class Model {
   ThreadPool* pool_ = nullptr;
   std::unique_ptr<Weights> weights_;
   Program program_;
-  std::vector<AlignedBuffer<std::byte>> buffers_;       // as program_.buffers
+  std::vector<AlignedBuffer<std::byte>> buffers_;  // as program_.buffers
   std::vector<AlignedBuffer<float>> rope_tables_;
-  std::vector<AlignedBuffer<uint8_t>> kv_;              // per layer
+  std::vector<AlignedBuffer<uint8_t>> kv_;  // per layer
   AlignedBuffer<std::byte> attention_workspace_;
   AlignedBuffer<std::byte> linear_workspace_;
   AlignedBuffer<float> position_scratch_;  // one row per thread
@@ -101,7 +105,9 @@ class Model {
 };
 
 // Builders, one per family.
-Result<Program> build_llama(const checkpoint::ModelConfig& config, const ModelOptions& options, Weights& weights);
-Result<Program> build_opt(const checkpoint::ModelConfig& config, const ModelOptions& options, Weights& weights);
+Result<Program> build_llama(const checkpoint::ModelConfig& config, const ModelOptions& options,
+                            Weights& weights);
+Result<Program> build_opt(const checkpoint::ModelConfig& config, const ModelOptions& options,
+                          Weights& weights);
 
 }  // namespace sub8::model

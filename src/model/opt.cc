@@ -1,5 +1,5 @@
-// OPT: learned positions, LayerNorm with bias, ReLU MLP, biases everywhere. The 350M model is post-norm, without a final
-// norm, and has embeddings narrower than the hidden size.
+// OPT: learned positions, LayerNorm with bias, ReLU MLP, biases everywhere. The 350M model is
+// post-norm, without a final norm, and has embeddings narrower than the hidden size.
 #include <fmt/format.h>
 
 #include "model/builder.h"
@@ -34,27 +34,32 @@ class OptBuilder {
     inner_ = program_.add_buffer("inner", BufferType::kActivation, c_.intermediate_size);
     if (projects()) {
       embedded_ = program_.add_buffer("embedded", BufferType::kF32, c_.embedding_dim);
-      embedded_act_ = program_.add_buffer("embedded_activation", BufferType::kActivation, c_.embedding_dim);
+      embedded_act_ =
+          program_.add_buffer("embedded_activation", BufferType::kActivation, c_.embedding_dim);
       narrow_ = program_.add_buffer("narrow", BufferType::kF32, c_.embedding_dim, true);
-      narrow_act_ = program_.add_buffer("narrow_activation", BufferType::kActivation, c_.embedding_dim, true);
+      narrow_act_ =
+          program_.add_buffer("narrow_activation", BufferType::kActivation, c_.embedding_dim, true);
     }
     wanted_ = program_.add_buffer("wanted", BufferType::kF32, c_.hidden_size, true);
-    wanted_act_ = program_.add_buffer("wanted_activation", BufferType::kActivation, c_.hidden_size, true);
+    wanted_act_ =
+        program_.add_buffer("wanted_activation", BufferType::kActivation, c_.hidden_size, true);
     program_.logits = program_.add_buffer("logits", BufferType::kF32, c_.vocab_size, true);
   }
 
   Status add_embedding() {
     SUB8_ASSIGN_OR_RETURN(const StoredMatrix* tokens, weights_.table("model.decoder.embed_tokens"));
-    SUB8_ASSIGN_OR_RETURN(const StoredMatrix* positions, weights_.table("model.decoder.embed_positions"));
+    SUB8_ASSIGN_OR_RETURN(const StoredMatrix* positions,
+                          weights_.table("model.decoder.embed_positions"));
     if (projects()) {
       program_.body.push_back(EmbedOp{tokens, 1.0f, program_.view(embedded_)});
       program_.body.push_back(ConvertOp{program_.view(embedded_), program_.view(embedded_act_)});
-      SUB8_RETURN_IF_ERROR(add_linear(program_.body, "model.decoder.", {"project_in"}, false, program_.view(embedded_act_),
-                                      program_.view(x_)));
+      SUB8_RETURN_IF_ERROR(add_linear(program_.body, "model.decoder.", {"project_in"}, false,
+                                      program_.view(embedded_act_), program_.view(x_)));
     } else {
       program_.body.push_back(EmbedOp{tokens, 1.0f, program_.view(x_)});
     }
-    program_.body.push_back(PositionOp{positions, static_cast<int32_t>(c_.position_offset), program_.view(x_)});
+    program_.body.push_back(
+        PositionOp{positions, static_cast<int32_t>(c_.position_offset), program_.view(x_)});
     return {};
   }
 
@@ -66,8 +71,9 @@ class OptBuilder {
     return out;
   }
 
-  Status add_linear(std::vector<Op>& ops, const std::string& prefix, const std::vector<std::string>& names, bool bias,
-                    View in, View out, bool accumulate = false) {
+  Status add_linear(std::vector<Op>& ops, const std::string& prefix,
+                    const std::vector<std::string>& names, bool bias, View in, View out,
+                    bool accumulate = false) {
     return model::add_linear(ops, weights_, prefix, names, bias, in, out, accumulate);
   }
 
@@ -96,19 +102,24 @@ class OptBuilder {
     const View k = program_.view(qkv_, hidden, hidden);
     const View v = program_.view(qkv_, 2 * hidden, hidden);
     SUB8_RETURN_IF_ERROR(add_block_input(prefix + "self_attn_layer_norm"));
-    SUB8_RETURN_IF_ERROR(add_linear(program_.body, prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"}, c_.qkv_bias,
+    SUB8_RETURN_IF_ERROR(add_linear(program_.body, prefix + "self_attn.",
+                                    {"q_proj", "k_proj", "v_proj"}, c_.qkv_bias,
                                     program_.view(normed_), program_.view(qkv_)));
     program_.body.push_back(KvWriteOp{static_cast<int>(layer), k, v});
-    program_.body.push_back(AttentionOp{static_cast<int>(layer), 0.0f, static_cast<float>(c_.attention_scale), 0, q,
+    program_.body.push_back(AttentionOp{static_cast<int>(layer), 0.0f,
+                                        static_cast<float>(c_.attention_scale), 0, q,
                                         program_.view(attended_)});
-    SUB8_RETURN_IF_ERROR(add_linear(program_.body, prefix + "self_attn.", {"out_proj"}, c_.attention_out_bias,
-                                    program_.view(attended_), program_.view(x_), true));
+    SUB8_RETURN_IF_ERROR(add_linear(program_.body, prefix + "self_attn.", {"out_proj"},
+                                    c_.attention_out_bias, program_.view(attended_),
+                                    program_.view(x_), true));
     SUB8_RETURN_IF_ERROR(add_block_output_norm(prefix + "self_attn_layer_norm"));
     SUB8_RETURN_IF_ERROR(add_block_input(prefix + "final_layer_norm"));
-    SUB8_RETURN_IF_ERROR(add_linear(program_.body, prefix, {"fc1"}, c_.mlp_bias, program_.view(normed_), program_.view(fc1_)));
-    program_.body.push_back(ActivationOp{kernel_activation(c_.activation), program_.view(fc1_), program_.view(inner_)});
-    SUB8_RETURN_IF_ERROR(
-        add_linear(program_.body, prefix, {"fc2"}, c_.mlp_bias, program_.view(inner_), program_.view(x_), true));
+    SUB8_RETURN_IF_ERROR(add_linear(program_.body, prefix, {"fc1"}, c_.mlp_bias,
+                                    program_.view(normed_), program_.view(fc1_)));
+    program_.body.push_back(
+        ActivationOp{kernel_activation(c_.activation), program_.view(fc1_), program_.view(inner_)});
+    SUB8_RETURN_IF_ERROR(add_linear(program_.body, prefix, {"fc2"}, c_.mlp_bias,
+                                    program_.view(inner_), program_.view(x_), true));
     SUB8_RETURN_IF_ERROR(add_block_output_norm(prefix + "final_layer_norm"));
     program_.body.push_back(LayerEndOp{static_cast<int>(layer), program_.view(x_)});
     return {};
@@ -125,7 +136,8 @@ class OptBuilder {
     }
     View in = program_.view(wanted_act_);
     if (projects()) {
-      SUB8_RETURN_IF_ERROR(add_linear(head, "model.decoder.", {"project_out"}, false, in, program_.view(narrow_)));
+      SUB8_RETURN_IF_ERROR(
+          add_linear(head, "model.decoder.", {"project_out"}, false, in, program_.view(narrow_)));
       head.push_back(ConvertOp{program_.view(narrow_), program_.view(narrow_act_)});
       in = program_.view(narrow_act_);
     }
@@ -135,8 +147,8 @@ class OptBuilder {
   const ModelConfig& c_;
   Weights& weights_;
   Program program_;
-  int x_ = 0, normed_ = 0, qkv_ = 0, attended_ = 0, fc1_ = 0, inner_ = 0, embedded_ = 0, embedded_act_ = 0, narrow_ = 0,
-      narrow_act_ = 0, wanted_ = 0, wanted_act_ = 0;
+  int x_ = 0, normed_ = 0, qkv_ = 0, attended_ = 0, fc1_ = 0, inner_ = 0, embedded_ = 0,
+      embedded_act_ = 0, narrow_ = 0, narrow_act_ = 0, wanted_ = 0, wanted_act_ = 0;
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
-// The forward pass as data: a list of operations on views into buffers that were planned beforehand.
+// The forward pass as data: a list of operations on views into buffers that were planned
+// beforehand.
 //
-// A builder (llama.cc, opt.cc) writes the list once, at load. An executor runs it for a batch of token rows: every
-// buffer has `max_rows` rows, so nothing is allocated per step, and no operation needs a value back on the host, so a
-// device executor can enqueue the whole list. Adding a device means adding an executor and kernels, not a model.
+// A builder (llama.cc, opt.cc) writes the list once, at load. An executor runs it for a batch of
+// token rows: every buffer has `max_rows` rows, so nothing is allocated per step, and no operation
+// needs a value back on the host, so a device executor can enqueue the whole list. Adding a device
+// means adding an executor and kernels, not a model.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,8 @@
 
 namespace sub8::model {
 
-// Element type of a buffer. kActivation is what linear layers read: bf16, or f32 with `--activations f32`.
+// Element type of a buffer. kActivation is what linear layers read: bf16, or f32 with
+// `--activations f32`.
 enum class BufferType : uint8_t { kF32, kActivation };
 
 struct BufferPlan {
@@ -133,14 +136,16 @@ struct LayerEndOp {
   View x;
 };
 
-using Op = std::variant<EmbedOp, PositionOp, RmsNormOp, LayerNormOp, HeadNormOp, LinearOp, RopeOp, KvWriteOp,
-                        AttentionOp, GatedOp, ActivationOp, AddOp, ConvertOp, GatherOp, SoftCapOp, LayerEndOp>;
+using Op = std::variant<EmbedOp, PositionOp, RmsNormOp, LayerNormOp, HeadNormOp, LinearOp, RopeOp,
+                        KvWriteOp, AttentionOp, GatedOp, ActivationOp, AddOp, ConvertOp, GatherOp,
+                        SoftCapOp, LayerEndOp>;
 
 struct Program {
   std::vector<BufferPlan> buffers;
   std::vector<kernels::RopeFrequencies> rope_tables;
   std::vector<Op> body;  // embeds the tokens and runs all layers
-  std::vector<Op> head;  // from the wanted rows of the residual stream to logits; may run more than once per body
+  std::vector<Op> head;  // from the wanted rows of the residual stream to logits; may run more than
+                         // once per body
   int logits = -1;       // the buffer that holds them
 
   int add_buffer(std::string name, BufferType type, int64_t cols, bool logit_rows = false) {

@@ -1,8 +1,8 @@
 #include "model/weights.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 namespace sub8::model {
 
@@ -14,7 +14,8 @@ void Weights::report(std::string_view module) {
   progress_({module, std::min(done_bytes_, total), total});
 }
 
-Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix, const std::vector<std::string>& names,
+Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
+                                                     const std::vector<std::string>& names,
                                                      bool with_bias) {
   std::vector<StoredMatrix> parts;
   std::vector<std::string> modules;
@@ -25,14 +26,16 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix, co
     parts.push_back(std::move(part));
     joined += (joined.empty() ? std::string(prefix) : "+") + name;
   }
-  // A tensor scale and channel scales differ in how many values they have, not in what a kernel does with them.
+  // A tensor scale and channel scales differ in how many values they have, not in what a kernel
+  // does with them.
   const auto same_kind = [](const StoredMatrix& a, const StoredMatrix& b) {
     format::WeightFormat fa = a.format;
     fa.outer_scale = b.format.outer_scale;
     return fa == b.format && (a.format.outer_scale == format::OuterScale::kNone) ==
                                  (b.format.outer_scale == format::OuterScale::kNone);
   };
-  const bool fused = std::all_of(parts.begin(), parts.end(), [&](const StoredMatrix& p) { return same_kind(p, parts[0]); });
+  const bool fused = std::all_of(parts.begin(), parts.end(),
+                                 [&](const StoredMatrix& p) { return same_kind(p, parts[0]); });
 
   std::vector<Linear> out;
   std::vector<const StoredMatrix*> group;
@@ -55,7 +58,8 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix, co
     for (size_t i = 0; i < modules.size(); ++i) {
       SUB8_ASSIGN_OR_RETURN(const std::vector<float> part, source_.vector(modules[i] + ".bias"));
       if (static_cast<int64_t>(part.size()) != parts[i].rows) {
-        return corrupt_data(fmt::format("{}.bias has {} values, expected {}", modules[i], part.size(), parts[i].rows));
+        return corrupt_data(fmt::format("{}.bias has {} values, expected {}", modules[i],
+                                        part.size(), parts[i].rows));
       }
       bias.insert(bias.end(), part.begin(), part.end());
     }

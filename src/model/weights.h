@@ -18,7 +18,7 @@ namespace sub8::model {
 
 struct LoadProgress {
   std::string_view module;
-  int64_t done_bytes = 0;   // of stored weights
+  int64_t done_bytes = 0;  // of stored weights
   int64_t total_bytes = 0;
 };
 using LoadProgressFn = std::function<void(const LoadProgress&)>;
@@ -26,18 +26,24 @@ using LoadProgressFn = std::function<void(const LoadProgress&)>;
 // Reads from a source and keeps what it packed. Pointers it returns stay valid as long as it lives.
 class Weights {
  public:
-  Weights(const checkpoint::WeightSource& source, CpuPath path, ThreadPool& pool, format::DType decoded,
-          LoadProgressFn progress)
-      : source_(source), path_(path), pool_(pool), decoded_(decoded), progress_(std::move(progress)) {}
+  Weights(const checkpoint::WeightSource& source, CpuPath path, ThreadPool& pool,
+          format::DType decoded, LoadProgressFn progress)
+      : source_(source),
+        path_(path),
+        pool_(pool),
+        decoded_(decoded),
+        progress_(std::move(progress)) {}
 
-  // One or several modules that share their input, packed as one matrix where their formats allow it. `prefix` +
-  // names[i] are the modules; the result holds one or names.size() matrices, in order.
+  // One or several modules that share their input, packed as one matrix where their formats allow
+  // it. `prefix` + names[i] are the modules; the result holds one or names.size() matrices, in
+  // order.
   struct Linear {
     std::string name;
     const PackedMatrix* matrix;
     const float* bias;  // or null
   };
-  Result<std::vector<Linear>> linear(std::string_view prefix, const std::vector<std::string>& names, bool with_bias);
+  Result<std::vector<Linear>> linear(std::string_view prefix, const std::vector<std::string>& names,
+                                     bool with_bias);
 
   // A table that is looked up by row.
   Result<const StoredMatrix*> table(std::string_view module);

@@ -1,10 +1,10 @@
 #include "study/evaluate.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/interrupt.h"
@@ -31,7 +31,8 @@ RowSummary summarise(std::span<const float> logits) {
   return out;
 }
 
-double kl_divergence(std::span<const float> reference, const RowSummary& r, std::span<const float> model, const RowSummary& m) {
+double kl_divergence(std::span<const float> reference, const RowSummary& r,
+                     std::span<const float> model, const RowSummary& m) {
   double out = 0;
   for (size_t i = 0; i < reference.size(); ++i) {
     const double log_p = static_cast<double>(reference[i]) - r.log_normaliser;
@@ -87,8 +88,9 @@ double standard_error(const std::vector<WindowScore>& windows, double WindowScor
 }
 
 // Scores rows [first, first + count) of the window that all models have just run.
-Status score_rows(std::span<model::Model* const> subjects, model::Model* reference, std::span<const int32_t> tokens,
-                  int64_t first, int64_t count, ThreadPool& pool, std::vector<WindowScore>& scores) {
+Status score_rows(std::span<model::Model* const> subjects, model::Model* reference,
+                  std::span<const int32_t> tokens, int64_t first, int64_t count, ThreadPool& pool,
+                  std::vector<WindowScore>& scores) {
   std::vector<int32_t> rows(static_cast<size_t>(count));
   std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first));
   std::vector<RowSummary> reference_rows(rows.size());
@@ -98,7 +100,8 @@ Status score_rows(std::span<model::Model* const> subjects, model::Model* referen
     SUB8_ASSIGN_OR_RETURN(reference_logits, reference->logits(rows));
     vocab = static_cast<size_t>(reference->config().vocab_size);
     pool.for_ranges(count, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) reference_rows[i] = summarise(reference_logits.subspan(i * vocab, vocab));
+      for (int64_t i = begin; i < end; ++i)
+        reference_rows[i] = summarise(reference_logits.subspan(i * vocab, vocab));
     });
   }
   std::vector<WindowScore> row_scores(rows.size());
@@ -111,11 +114,14 @@ Status score_rows(std::span<model::Model* const> subjects, model::Model* referen
         const RowSummary summary = summarise(row);
         WindowScore& score = row_scores[static_cast<size_t>(i)];
         score = {};
-        score.negative_log_likelihood = summary.log_normaliser - row[static_cast<size_t>(tokens[static_cast<size_t>(first + i + 1)])];
+        score.negative_log_likelihood =
+            summary.log_normaliser -
+            row[static_cast<size_t>(tokens[static_cast<size_t>(first + i + 1)])];
         score.scored = 1;
         if (reference == nullptr) continue;
         const auto& r = reference_rows[static_cast<size_t>(i)];
-        score.kl_divergence = kl_divergence(reference_logits.subspan(static_cast<size_t>(i) * vocab, vocab), r, row, summary);
+        score.kl_divergence = kl_divergence(
+            reference_logits.subspan(static_cast<size_t>(i) * vocab, vocab), r, row, summary);
         score.same_top = r.top == summary.top ? 1 : 0;
       }
     });
@@ -136,28 +142,38 @@ int64_t Evaluation::scored() const {
   for (const WindowScore& w : windows) out += w.scored;
   return out;
 }
-double Evaluation::perplexity() const { return std::exp(mean(windows, &WindowScore::negative_log_likelihood)); }
+double Evaluation::perplexity() const {
+  return std::exp(mean(windows, &WindowScore::negative_log_likelihood));
+}
 double Evaluation::kl_divergence() const { return mean(windows, &WindowScore::kl_divergence); }
 double Evaluation::top1_agreement() const {
   int64_t same = 0;
   for (const WindowScore& w : windows) same += w.same_top;
   return scored() == 0 ? 0 : static_cast<double>(same) / static_cast<double>(scored());
 }
-double Evaluation::kl_standard_error() const { return standard_error(windows, &WindowScore::kl_divergence); }
-double Evaluation::nll_standard_error() const { return standard_error(windows, &WindowScore::negative_log_likelihood); }
+double Evaluation::kl_standard_error() const {
+  return standard_error(windows, &WindowScore::kl_divergence);
+}
+double Evaluation::nll_standard_error() const {
+  return standard_error(windows, &WindowScore::negative_log_likelihood);
+}
 
 int64_t window_count(int64_t tokens, const EvaluateOptions& options) {
   const int64_t all = tokens / options.window;
   return options.max_windows > 0 ? std::min(all, options.max_windows) : all;
 }
 
-Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects, model::Model* reference,
-                                         std::span<const int32_t> tokens, const EvaluateOptions& options) {
-  if (options.window < 2) return invalid_argument(fmt::format("the window must have at least 2 tokens, got {}", options.window));
+Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects,
+                                         model::Model* reference, std::span<const int32_t> tokens,
+                                         const EvaluateOptions& options) {
+  if (options.window < 2)
+    return invalid_argument(
+        fmt::format("the window must have at least 2 tokens, got {}", options.window));
   const int64_t windows = window_count(static_cast<int64_t>(tokens.size()), options);
   if (windows == 0) {
-    return invalid_argument(fmt::format("the text has {} tokens, fewer than one window of {}; give more text or a smaller --window",
-                                        tokens.size(), options.window));
+    return invalid_argument(fmt::format(
+        "the text has {} tokens, fewer than one window of {}; give more text or a smaller --window",
+        tokens.size(), options.window));
   }
   std::vector<model::Model*> all(subjects.begin(), subjects.end());
   if (reference != nullptr) all.push_back(reference);
@@ -166,20 +182,23 @@ Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects
     SUB8_CHECK_GE(m->options().max_rows, options.window);
     block = std::min(block, m->options().max_logit_rows);
     if (reference != nullptr && m->config().vocab_size != reference->config().vocab_size) {
-      return invalid_argument(fmt::format("the reference has a vocabulary of {}, the model one of {}: they cannot be compared",
-                                          reference->config().vocab_size, m->config().vocab_size));
+      return invalid_argument(fmt::format(
+          "the reference has a vocabulary of {}, the model one of {}: they cannot be compared",
+          reference->config().vocab_size, m->config().vocab_size));
     }
   }
   const WindowBatch layout(options.window);
   std::vector<Evaluation> out(subjects.size());
   for (int64_t w = 0; w < windows; ++w) {
     SUB8_RETURN_IF_ERROR(check_interrupt());
-    const auto window = tokens.subspan(static_cast<size_t>(w * options.window), static_cast<size_t>(options.window));
+    const auto window = tokens.subspan(static_cast<size_t>(w * options.window),
+                                       static_cast<size_t>(options.window));
     for (model::Model* m : all) SUB8_RETURN_IF_ERROR(m->forward(layout.batch(window)));
     std::vector<WindowScore> scores(subjects.size());
     for (int64_t first = 0; first < options.window - 1; first += block) {
       const int64_t count = std::min(block, options.window - 1 - first);
-      SUB8_RETURN_IF_ERROR(score_rows(subjects, reference, window, first, count, all.front()->pool(), scores));
+      SUB8_RETURN_IF_ERROR(
+          score_rows(subjects, reference, window, first, count, all.front()->pool(), scores));
     }
     for (size_t s = 0; s < subjects.size(); ++s) out[s].windows.push_back(scores[s]);
     if (options.progress) options.progress(w + 1, windows);

@@ -1,10 +1,10 @@
 // Perplexity of a model over text, and its distance from a reference model, window by window.
 //
-// Definitions (docs/evaluation.md): the text is tokenised once, without special tokens, and cut into consecutive windows
-// of N tokens; the remainder is dropped. Inside a window every token but the first is scored with the window's earlier
-// tokens as context. perplexity = exp(mean negative log-likelihood); KLD = KL(reference || model) in nats, mean over
-// scored tokens; top-1 agreement = share of scored tokens for which both models rank the same token first (ties: the
-// lower id).
+// Definitions (docs/evaluation.md): the text is tokenised once, without special tokens, and cut
+// into consecutive windows of N tokens; the remainder is dropped. Inside a window every token but
+// the first is scored with the window's earlier tokens as context. perplexity = exp(mean negative
+// log-likelihood); KLD = KL(reference || model) in nats, mean over scored tokens; top-1 agreement =
+// share of scored tokens for which both models rank the same token first (ties: the lower id).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ struct Evaluation {
   double perplexity() const;
   double kl_divergence() const;  // mean; 0 without a reference
   double top1_agreement() const;
-  // Standard error of the mean KL divergence and of the mean negative log-likelihood, windows as samples.
+  // Standard error of the mean KL divergence and of the mean negative log-likelihood, windows as
+  // samples.
   double kl_standard_error() const;
   double nll_standard_error() const;
 };
@@ -47,9 +48,11 @@ struct EvaluateOptions {
 // Number of windows that would be scored.
 int64_t window_count(int64_t tokens, const EvaluateOptions& options);
 
-// Scores every model of `subjects` on the same windows; `reference` may be null. Each model needs max_rows >= window,
-// max_context >= window and pages for one window. An error when the text is shorter than one window.
-Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects, model::Model* reference,
-                                         std::span<const int32_t> tokens, const EvaluateOptions& options);
+// Scores every model of `subjects` on the same windows; `reference` may be null. Each model needs
+// max_rows >= window, max_context >= window and pages for one window. An error when the text is
+// shorter than one window.
+Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects,
+                                         model::Model* reference, std::span<const int32_t> tokens,
+                                         const EvaluateOptions& options);
 
 }  // namespace sub8::study

@@ -1,8 +1,8 @@
 #include "study/weight_error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 namespace sub8::study {
 namespace {
@@ -14,8 +14,8 @@ struct Sums {
   double total = 0;
 };
 
-Status add_rows(const checkpoint::WeightSource& source, const checkpoint::WeightSource& reference, const std::string& name,
-                int64_t cols, int64_t first, int64_t count, Sums& sums) {
+Status add_rows(const checkpoint::WeightSource& source, const checkpoint::WeightSource& reference,
+                const std::string& name, int64_t cols, int64_t first, int64_t count, Sums& sums) {
   std::vector<float> a(static_cast<size_t>(count * cols));
   std::vector<float> b(a.size());
   SUB8_RETURN_IF_ERROR(source.decode_rows(name, first, count, a));
@@ -30,14 +30,16 @@ Status add_rows(const checkpoint::WeightSource& source, const checkpoint::Weight
 
 }  // namespace
 
-Result<std::vector<WeightError>> weight_errors(const checkpoint::WeightSource& source, const checkpoint::WeightSource& reference,
+Result<std::vector<WeightError>> weight_errors(const checkpoint::WeightSource& source,
+                                               const checkpoint::WeightSource& reference,
                                                ThreadPool& pool) {
   std::vector<WeightError> out;
   for (const checkpoint::WeightInfo& info : source.weights()) {
     if (info.kind == checkpoint::WeightKind::kVector) continue;
     const checkpoint::WeightInfo* other = reference.find(info.name);
     if (other == nullptr || other->rows != info.rows || other->cols != info.cols) {
-      return invalid_argument(fmt::format("the reference has no matrix '{}' of {} x {}", info.name, info.rows, info.cols));
+      return invalid_argument(fmt::format("the reference has no matrix '{}' of {} x {}", info.name,
+                                          info.rows, info.cols));
     }
     if (other->stored_type == info.stored_type) continue;
     const int64_t step = std::max<int64_t>(1, kValuesPerPiece / info.cols);
@@ -47,8 +49,9 @@ Result<std::vector<WeightError>> weight_errors(const checkpoint::WeightSource& s
     std::vector<Status> statuses(static_cast<size_t>(pieces));
     pool.for_ranges(pieces, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t p = begin; p < end; ++p) {
-        statuses[static_cast<size_t>(p)] = add_rows(source, reference, info.name, info.cols, p * step,
-                                                    std::min(step, info.rows - p * step), sums[static_cast<size_t>(p)]);
+        statuses[static_cast<size_t>(p)] =
+            add_rows(source, reference, info.name, info.cols, p * step,
+                     std::min(step, info.rows - p * step), sums[static_cast<size_t>(p)]);
       }
     });
     for (Status& status : statuses) SUB8_RETURN_IF_ERROR(std::move(status));

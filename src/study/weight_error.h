@@ -17,7 +17,8 @@ struct WeightError {
 };
 
 // For every matrix of `source` that is stored in another format than in `reference`.
-Result<std::vector<WeightError>> weight_errors(const checkpoint::WeightSource& source, const checkpoint::WeightSource& reference,
+Result<std::vector<WeightError>> weight_errors(const checkpoint::WeightSource& source,
+                                               const checkpoint::WeightSource& reference,
                                                ThreadPool& pool);
 
 }  // namespace sub8::study

@@ -1,11 +1,11 @@
 // The engine over a real two-layer model: what a request produces depends on it alone.
 #include "engine/engine.h"
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <map>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "engine/bundle.h"
 
@@ -18,9 +18,10 @@ struct Fixture {
   std::unique_ptr<Engine> engine;
 };
 
-std::unique_ptr<Fixture> make(int max_sequences = 4, int64_t max_model_len = 128, int64_t max_batch_tokens = 24) {
+std::unique_ptr<Fixture> make(int max_sequences = 4, int64_t max_model_len = 128,
+                              int64_t max_batch_tokens = 24) {
   auto out = std::make_unique<Fixture>();
-  auto source = checkpoint::open_checkpoint(std::filesystem::path(SUB8_TEST_DATA) / "exports/base");
+  auto source = checkpoint::open_checkpoint(std::filesystem::path(SUB8_TEST_DATA) / "models/llama-chat");
   EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
   auto bundle = make_bundle(std::move(source).value());
   EXPECT_TRUE(bundle.ok()) << (bundle.ok() ? "" : bundle.error().message);
@@ -39,7 +40,7 @@ Request request(int kind, int64_t max_tokens = 20) {
   Request out;
   std::mt19937 random(static_cast<uint32_t>(kind));
   const int length = 3 + kind * 7 % 50;
-  for (int i = 0; i < length; ++i) out.prompt.push_back(static_cast<int32_t>(random() % 500));
+  for (int i = 0; i < length; ++i) out.prompt.push_back(static_cast<int32_t>(random() % 270));
   out.sampling.temperature = kind % 3 == 0 ? 0.0 : 0.9;
   out.sampling.seed = static_cast<uint64_t>(kind);
   out.sampling.max_tokens = max_tokens;
@@ -116,7 +117,8 @@ TEST(Engine, RandomArrivalsAndCancels) {
       ++submitted;
     }
     if (random() % 11 == 0 && !kinds.empty()) {
-      const RequestId id = std::next(kinds.begin(), static_cast<std::ptrdiff_t>(random() % kinds.size()))->first;
+      const RequestId id =
+          std::next(kinds.begin(), static_cast<std::ptrdiff_t>(random() % kinds.size()))->first;
       engine.cancel(id);
       engine.cancel(id);
     }
@@ -186,7 +188,8 @@ TEST(Engine, StopTokensAndStopStrings) {
   EXPECT_LE(stopped.tokens.size(), 7u);
   ASSERT_GE(plain.text.size(), 12u);
   size_t at = 5;
-  while (at < plain.text.size() && (static_cast<unsigned char>(plain.text[at]) & 0xc0) == 0x80) ++at;
+  while (at < plain.text.size() && (static_cast<unsigned char>(plain.text[at]) & 0xc0) == 0x80)
+    ++at;
   const std::string stop = plain.text.substr(at, 3);
   Request by_text = request(5);
   by_text.sampling.stop = {stop};

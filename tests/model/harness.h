@@ -1,14 +1,14 @@
 // Loads a fixture and runs it, for the model tests.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "base/cpu.h"
 #include "checkpoint/safetensors.h"
@@ -17,7 +17,9 @@
 
 namespace sub8::model::testing {
 
-inline std::filesystem::path fixture(const std::string& name) { return std::filesystem::path(SUB8_TEST_DATA) / name; }
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(SUB8_TEST_DATA) / name;
+}
 
 struct Loaded {
   std::unique_ptr<ThreadPool> pool;
@@ -71,7 +73,8 @@ struct Rows {
     }
   }
   Batch batch(int64_t prompt_rows = -1) const {
-    return {tokens, positions, slots, attention, prompt_rows < 0 ? static_cast<int64_t>(tokens.size()) : prompt_rows};
+    return {tokens, positions, slots, attention,
+            prompt_rows < 0 ? static_cast<int64_t>(tokens.size()) : prompt_rows};
   }
 };
 

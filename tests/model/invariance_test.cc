@@ -1,4 +1,7 @@
-// A row's result depends on its own sequence only: not on the batch, the chunks, the threads, or where its pages are.
+// A row's result depends on its own sequence only: not on the batch, the chunks, the threads, or
+// where its pages are.
+#include <algorithm>
+
 #include "harness.h"
 
 namespace sub8::model {
@@ -57,8 +60,10 @@ TEST_P(Invariance, ChunksBatchesPagesAndThreads) {
     const int32_t last[] = {32, 77};
     const auto logits = model.logits(last);
     const auto vocab = static_cast<size_t>(model.config().vocab_size);
-    EXPECT_EQ(std::vector<float>(logits->begin(), logits->begin() + vocab), want_b) << cpu_path_name(path);
-    EXPECT_EQ(std::vector<float>(logits->begin() + vocab, logits->end()), want_a) << cpu_path_name(path);
+    EXPECT_EQ(std::vector<float>(logits->begin(), logits->begin() + vocab), want_b)
+        << cpu_path_name(path);
+    EXPECT_EQ(std::vector<float>(logits->begin() + vocab, logits->end()), want_a)
+        << cpu_path_name(path);
 
     // In chunks of every kind, beside another sequence.
     for (const int chunk : {1, 7, 32, 44}) {
@@ -67,7 +72,8 @@ TEST_P(Invariance, ChunksBatchesPagesAndThreads) {
         const int count = std::min(chunk, 45 - first);
         Rows rows;
         rows.add(pages_a, {a.begin() + first, a.begin() + first + count}, first);
-        if (first < 33) rows.add(pages_b, {b.begin() + first, b.begin() + std::min(first + 1, 33)}, first);
+        if (first < 33)
+          rows.add(pages_b, {b.begin() + first, b.begin() + std::min(first + 1, 33)}, first);
         ASSERT_TRUE(model.forward(rows.batch()).ok());
         const int32_t row[] = {count - 1};
         const auto step = model.logits(row);
@@ -82,9 +88,11 @@ TEST_P(Invariance, ChunksBatchesPagesAndThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Invariance, ::testing::Values("llama", "gemma3", "qwen3", "opt-post-norm", "mistral-sliding"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Families, Invariance,
+                         ::testing::Values("llama", "gemma3", "qwen3", "opt-post-norm",
+                                           "mistral-sliding"),
+                         [](const auto& parameter) {
+                           std::string name = parameter.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

@@ -19,29 +19,39 @@ struct Reference {
   std::vector<float> logits;
 };
 
+const checkpoint::Tensor* find(const checkpoint::SafetensorsFile& file, const std::string& name) {
+  for (const checkpoint::Tensor& tensor : file.tensors()) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
 std::vector<float> floats(const checkpoint::SafetensorsFile& file, const std::string& name) {
-  const auto* tensor = file.find(name);
+  const checkpoint::Tensor* tensor = find(file, name);
   EXPECT_NE(tensor, nullptr) << name;
   if (tensor == nullptr) return {};
-  std::vector<float> out(tensor->bytes.size() / 4);
-  std::memcpy(out.data(), tensor->bytes.data(), tensor->bytes.size());
+  std::vector<float> out(tensor->data.size() / 4);
+  std::memcpy(out.data(), tensor->data.data(), tensor->data.size());
   return out;
 }
 
 Reference read_reference(const std::string& name, int64_t layers) {
   Reference out;
-  auto file = checkpoint::SafetensorsFile::open(fixture("models/" + name + "/reference.safetensors"));
+  auto file =
+      checkpoint::SafetensorsFile::open(fixture("models/" + name + "/reference.safetensors"));
   EXPECT_TRUE(file.ok()) << name;
   if (!file.ok()) return out;
-  const auto* ids = file->find("input_ids");
-  out.ids.resize(ids->bytes.size() / 4);
-  std::memcpy(out.ids.data(), ids->bytes.data(), ids->bytes.size());
-  for (int64_t i = 0; i < layers; ++i) out.layers.push_back(floats(*file, "layers." + std::to_string(i)));
+  const checkpoint::Tensor* ids = find(*file, "input_ids");
+  out.ids.resize(ids->data.size() / 4);
+  std::memcpy(out.ids.data(), ids->data.data(), ids->data.size());
+  for (int64_t i = 0; i < layers; ++i)
+    out.layers.push_back(floats(*file, "layers." + std::to_string(i)));
   out.logits = floats(*file, "logits");
   return out;
 }
 
-// Largest difference, relative to the largest value of the reference. NaN counts as infinitely wrong.
+// Largest difference, relative to the largest value of the reference. NaN counts as infinitely
+// wrong.
 double distance(const float* got, const std::vector<float>& want) {
   double largest = 0;
   double difference = 0;
@@ -71,7 +81,8 @@ class LayerCheck : public Observer {
   LayerCheck(const Reference& reference, int64_t hidden) : reference_(reference), hidden_(hidden) {}
   void layer_output(int layer, kernels::InputRows x, int64_t rows) override {
     std::vector<float> dense;
-    for (int64_t r = 0; r < rows; ++r) dense.insert(dense.end(), x.data + r * x.stride, x.data + r * x.stride + hidden_);
+    for (int64_t r = 0; r < rows; ++r)
+      dense.insert(dense.end(), x.data + r * x.stride, x.data + r * x.stride + hidden_);
     ASSERT_EQ(dense.size(), reference_.layers[layer].size());
     worst = std::max(worst, distance(dense.data(), reference_.layers[layer]));
     ++layers;
@@ -84,17 +95,35 @@ class LayerCheck : public Observer {
   int64_t hidden_;
 };
 
-const char* const kModels[] = {"gemma3", "gemma3-layer-types", "llama", "llama-bias", "llama-head-dim-null", "llama-rope-linear",
-                               "llama-rope-llama3", "llama-sharded", "llama-tied", "llama-tied-head-stored", "llama-yarn",
-                               "llama-yarn-attention-factor", "llama-yarn-betas", "llama-yarn-rope-parameters",
-                               "llama-yarn-rope-type", "mistral-head-dim", "mistral-sliding", "opt", "opt-post-norm", "qwen2", "qwen3"};
+const char* const kModels[] = {"gemma3",
+                               "gemma3-layer-types",
+                               "llama",
+                               "llama-bias",
+                               "llama-head-dim-null",
+                               "llama-rope-linear",
+                               "llama-rope-llama3",
+                               "llama-sharded",
+                               "llama-tied",
+                               "llama-tied-head-stored",
+                               "llama-yarn",
+                               "llama-yarn-attention-factor",
+                               "llama-yarn-betas",
+                               "llama-yarn-rope-parameters",
+                               "llama-yarn-rope-type",
+                               "mistral-head-dim",
+                               "mistral-sliding",
+                               "opt",
+                               "opt-post-norm",
+                               "qwen2",
+                               "qwen3"};
 
 struct Worst {
   double layers = 0;
   double logits = 0;
 };
 
-Worst compare(const std::filesystem::path& model_path, const std::string& reference_name, const LoadOptions& options) {
+Worst compare(const std::filesystem::path& model_path, const std::string& reference_name,
+              const LoadOptions& options) {
   auto loaded = load(model_path, options);
   if (loaded.model == nullptr) return {INFINITY, INFINITY};
   const auto& config = loaded.model->config();
@@ -106,7 +135,8 @@ Worst compare(const std::filesystem::path& model_path, const std::string& refere
   const Status status = loaded.model->forward(rows.batch(), &check);
   EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
   EXPECT_EQ(check.layers, config.layers);
-  const std::vector<float> logits = all_logits(*loaded.model, static_cast<int64_t>(reference.ids.size()));
+  const std::vector<float> logits =
+      all_logits(*loaded.model, static_cast<int64_t>(reference.ids.size()));
   EXPECT_EQ(logits.size(), reference.logits.size());
   return {check.worst, distance(logits.data(), reference.logits)};
 }
@@ -117,7 +147,8 @@ TEST(Reference, Float32OnEveryPath) {
       LoadOptions options;
       options.path = path;
       const Worst worst = compare(fixture(std::string("models/") + name), name, options);
-      // FP32 sums in another order, over sums of at most some hundred terms and three to seven layers.
+      // FP32 sums in another order, over sums of at most some hundred terms and three to seven
+      // layers.
       EXPECT_LT(worst.layers, 2e-5) << name << " " << cpu_path_name(path);
       EXPECT_LT(worst.logits, 2e-5) << name << " " << cpu_path_name(path);
     }

@@ -1,0 +1,266 @@
+// Runs the program and looks at what it prints and how it exits.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <boost/json.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace sub8 {
+namespace {
+
+namespace fs = std::filesystem;
+namespace json = boost::json;
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string read_all(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class Cli : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = fs::temp_directory_path() / fmt::format("sub8-cli-{}-{}", ::getpid(),
+                                                   testing::UnitTest::GetInstance()->random_seed());
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  // Arguments go through the shell; standard input is `input`.
+  Outcome run(const std::string& arguments, const std::string& input = "") {
+    std::ofstream(dir_ / "in", std::ios::binary) << input;
+    const std::string command =
+        fmt::format("cd '{0}' && '{1}' {2} <'{0}/in' >'{0}/out' 2>'{0}/err'", dir_.string(),
+                    SUB8_BINARY, arguments);
+    const int raw = std::system(command.c_str());
+    Outcome out;
+    out.status = WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + raw;
+    out.out = read_all(dir_ / "out");
+    out.err = read_all(dir_ / "err");
+    return out;
+  }
+  static std::string model(const std::string& name) {
+    return std::string(SUB8_TEST_DATA) + "/models/" + name;
+  }
+  fs::path copy(const std::string& name) {
+    fs::copy(model(name), dir_ / name, fs::copy_options::recursive);
+    return dir_ / name;
+  }
+  // Everything in the scratch directory but the files of run().
+  int entries() const {
+    int count = 0;
+    for (const auto& entry : fs::directory_iterator(dir_)) {
+      const std::string name = entry.path().filename().string();
+      count += name != "in" && name != "out" && name != "err" ? 1 : 0;
+    }
+    return count;
+  }
+  fs::path dir_;
+};
+
+#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(Cli, Usage) {
+  EXPECT_EQ(run("--version").status, 0);
+  EXPECT_EQ(run("--help").status, 0);
+  EXPECT_EQ(run("run --help").status, 0);
+  EXPECT_EQ(run("").status, 2);
+  EXPECT_EQ(run("frobnicate").status, 2);
+  EXPECT_EQ(run("run").status, 2);
+  EXPECT_EQ(run("run x --no-such-option").status, 2);
+}
+
+TEST_F(Cli, MissingModels) {
+  EXPECT_EQ(run("run ./nowhere --prompt hi").status, 3);
+  const Outcome hub = run("run org/some-model --prompt hi");
+  EXPECT_EQ(hub.status, 3);
+  EXPECT_SAYS(hub.err, "download");
+  fs::create_directory(dir_ / "empty");
+  EXPECT_NE(run("run empty --prompt hi").status, 0);
+}
+
+TEST_F(Cli, AnswersAndRepeats) {
+  const std::string arguments = fmt::format(
+      "run '{}' --prompt 'Hello there' --max-tokens 12 --json --seed 5", model("llama-chat"));
+  const Outcome first = run(arguments);
+  ASSERT_EQ(first.status, 0) << first.err;
+  const json::value report = json::parse(first.out);
+  EXPECT_GT(report.at("usage").at("prompt_tokens").to_number<int>(), 2);
+  EXPECT_GT(report.at("usage").at("completion_tokens").to_number<int>(), 0);
+  EXPECT_EQ(report.at("seed").to_number<int>(), 5);
+  const Outcome second = run(arguments + " --threads 1");
+  ASSERT_EQ(second.status, 0);
+  EXPECT_EQ(json::parse(second.out).at("text"), report.at("text"));
+  const Outcome scalar = run("run '" + model("llama-chat") +
+                             "' --prompt 'Hello there' --max-tokens 4 --temperature 0");
+  EXPECT_EQ(scalar.status, 0) << scalar.err;
+}
+
+TEST_F(Cli, StandardInputAndRawText) {
+  const Outcome piped = run(
+      "run '" + model("llama-chat") + "' --raw --max-tokens 3 --temperature 0", "Once upon a time");
+  EXPECT_EQ(piped.status, 0) << piped.err;
+  EXPECT_SAYS(piped.err, "tokens/s");
+  const Outcome bad = run("run '" + model("llama-chat") + "' --raw --max-tokens 3", "abc\xff\xfe");
+  EXPECT_EQ(bad.status, 2);
+  EXPECT_SAYS(bad.err, "UTF-8");
+  EXPECT_EQ(bad.err.find('\xff'), std::string::npos);
+  const Outcome empty = run("run '" + model("llama-chat") + "' --raw --max-tokens 3", "");
+  EXPECT_NE(empty.status, 0);
+}
+
+TEST_F(Cli, WrongValuesAreNamed) {
+  const std::string base = "run '" + model("llama-chat") + "' --prompt hi ";
+  for (const char* option :
+       {"--temperature -1", "--top-p 1.5", "--min-p 2", "--top-k -2", "--max-tokens 0", "--stop ''",
+        "--weights e9m9", "--weights q4_0", "--lm-head e3m2", "--kv-cache-dtype int3",
+        "--activations fp8", "--max-model-len 1000000000", "--threads 0", "--temperature warm"}) {
+    const Outcome outcome = run(base + option);
+    EXPECT_EQ(outcome.status, 2) << option << "\n" << outcome.err;
+    EXPECT_FALSE(outcome.err.empty()) << option;
+  }
+  const Outcome path = run(base + "; true");
+  EXPECT_EQ(path.status, 0);
+  setenv("SUB8_CPU", "mmx", 1);
+  EXPECT_EQ(run(base).status, 2);
+  setenv("SUB8_CPU", "scalar", 1);
+  EXPECT_EQ(run(base + "--max-tokens 2").status, 0);
+  unsetenv("SUB8_CPU");
+}
+
+TEST_F(Cli, QuantiseInspectRunEvaluate) {
+  const Outcome made =
+      run("quantize '" + model("llama-chat") + "' q --weights e3m2 --lm-head e3m2");
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_SAYS(made.out, "NMSE");
+  const Outcome shown = run("inspect q --json");
+  ASSERT_EQ(shown.status, 0) << shown.err;
+  const json::value report = json::parse(shown.out);
+  EXPECT_EQ(report.at("quantization"), "sub8");
+  EXPECT_GT(report.at("storage_bits").as_double(), 6.0);
+  EXPECT_EQ(run("inspect q").status, 0);
+
+  const std::string tail = " --prompt 'Hello there' --max-tokens 12 --temperature 0 --json";
+  const Outcome stored = run("run q" + tail);
+  ASSERT_EQ(stored.status, 0) << stored.err;
+  const Outcome at_load =
+      run("run '" + model("llama-chat") + "' --weights e3m2 --lm-head e3m2" + tail);
+  ASSERT_EQ(at_load.status, 0) << at_load.err;
+  EXPECT_EQ(json::parse(stored.out).at("text"), json::parse(at_load.out).at("text"));
+
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += fmt::format("line {} of a text. ", i);
+  std::ofstream(dir_ / "text.txt") << text;
+  const Outcome scores = run("eval q --text text.txt --window 16 --max-windows 5 --reference '" +
+                             model("llama-chat") + "' --json - --plot p.svg");
+  ASSERT_EQ(scores.status, 0) << scores.err;
+  const json::value eval = json::parse(scores.out);
+  EXPECT_EQ(eval.at("scored_tokens").to_number<int>(), 75);
+  EXPECT_GT(eval.at("perplexity").as_double(), 1.0);
+  EXPECT_GT(eval.at("kl_divergence").as_double(), 0.0);
+  EXPECT_SAYS(read_all(dir_ / "p.svg"), "</svg>");
+  const Outcome same = run("eval '" + model("llama-chat") +
+                           "' --text text.txt --window 16 --max-windows 2 --reference '" +
+                           model("llama-chat") + "' --json -");
+  EXPECT_LT(json::parse(same.out).at("kl_divergence").to_number<double>(), 1e-12);
+  std::ofstream(dir_ / "short.txt") << "a";
+  EXPECT_EQ(run("eval q --text short.txt").status, 2);
+}
+
+TEST_F(Cli, QuantisingIsDeterministicAndAtomic) {
+  const std::string base = "quantize '" + model("llama-chat") + "' ";
+  ASSERT_EQ(run(base + "a --weights nvfp4 --layout sub8 --threads 1").status, 0);
+  setenv("SUB8_CPU", "scalar", 1);
+  ASSERT_EQ(run(base + "b --weights nvfp4 --layout sub8 --threads 3").status, 0);
+  unsetenv("SUB8_CPU");
+  EXPECT_EQ(read_all(dir_ / "a/model.safetensors"), read_all(dir_ / "b/model.safetensors"));
+  EXPECT_EQ(read_all(dir_ / "a/config.json"), read_all(dir_ / "b/config.json"));
+
+  const Outcome refused = run(base + "a --weights e3m2");
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_SAYS(refused.err, "--overwrite");
+  EXPECT_EQ(read_all(dir_ / "a/model.safetensors"), read_all(dir_ / "b/model.safetensors"));
+  EXPECT_EQ(run(base + "a --weights e3m2 --overwrite").status, 0);
+  EXPECT_NE(read_all(dir_ / "a/model.safetensors"), read_all(dir_ / "b/model.safetensors"));
+  EXPECT_EQ(entries(), 2);
+
+  EXPECT_EQ(run(base + "c --weights e3m2 --dry-run").status, 0);
+  EXPECT_EQ(run(base + "nowhere/c --weights e3m2").status, 3);
+  EXPECT_EQ(run(base + "c --weights e3m2 --skip no_such_module").status, 2);
+  EXPECT_EQ(run(base + "c --weights nonsense").status, 2);
+  EXPECT_EQ(entries(), 2);
+}
+
+TEST_F(Cli, DamagedFilesAreRefused) {
+  const fs::path path = copy("llama-chat");
+  const auto size = fs::file_size(path / "model.safetensors");
+  fs::resize_file(path / "model.safetensors", size - 1);
+  Outcome outcome = run("run llama-chat --prompt hi");
+  EXPECT_EQ(outcome.status, 4);
+  EXPECT_SAYS(outcome.err, "model.safetensors");
+  fs::resize_file(path / "model.safetensors", 4);
+  EXPECT_EQ(run("inspect llama-chat").status, 4);
+  fs::remove(path / "model.safetensors");
+  EXPECT_EQ(run("inspect llama-chat").status, 3);
+
+  const fs::path broken = copy("llama");
+  std::ofstream(broken / "config.json") << "{\"model_type\": \"llama\", \"hidden_size\": -5}";
+  EXPECT_EQ(run("inspect llama").status, 4);
+  std::ofstream(broken / "config.json") << "not json";
+  EXPECT_EQ(run("inspect llama").status, 4);
+  std::ofstream(dir_ / "x.gguf") << "GGUF";
+  EXPECT_EQ(run("inspect x.gguf").status, 4);
+}
+
+TEST_F(Cli, ATokenizerThatDoesNotFitIsRefused) {
+  const fs::path path = copy("llama");
+  fs::copy(model("llama-chat") + "/tokenizer.json", path / "tokenizer.json",
+           fs::copy_options::overwrite_existing);
+  const Outcome outcome = run("run llama --raw --prompt hi");
+  EXPECT_EQ(outcome.status, 4);
+  EXPECT_SAYS(outcome.err, "vocabulary");
+}
+
+// The demo model, where `./dev` has fetched it: the perplexity that transformers computes in
+// float32.
+TEST_F(Cli, DemoPerplexityEqualsTransformers) {
+  const char* demo = std::getenv("SUB8_DEMO_DIR");
+  const fs::path gguf = fs::path(demo == nullptr ? "" : demo) / "SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (demo == nullptr || !fs::exists(gguf)) GTEST_SKIP() << "the demo model is not there";
+  const std::string make =
+      fmt::format("python3 '{}/tools/eval_text.py' --out '{}/text' >/dev/null 2>&1",
+                  SUB8_SOURCE_DIR, dir_.string());
+  if (std::system(make.c_str()) != 0)
+    GTEST_SKIP() << "the evaluation text is not there (Debian's debian-handbook)";
+  const json::value want = json::parse(read_all(fs::path(SUB8_TEST_DATA) / "demo_reference.json"));
+  const auto& per_window =
+      want.at("perplexity").at("prose-heldout.txt").at("window_nll").as_array();
+  const Outcome got =
+      run(fmt::format("eval '{}' --text text/prose-heldout.txt --activations f32 --window 512 "
+                      "--max-windows 2 --json -",
+                      gguf.string()));
+  ASSERT_EQ(got.status, 0) << got.err;
+  const json::value report = json::parse(got.out);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_NEAR(report.at("per_window").at(i).at("nll").as_double(),
+                per_window[i].to_number<double>() / 511, 2e-5);
+  }
+}
+
+}  // namespace
+}  // namespace sub8
