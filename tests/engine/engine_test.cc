@@ -21,7 +21,8 @@ struct Fixture {
 std::unique_ptr<Fixture> make(int max_sequences = 4, int64_t max_model_len = 128,
                               int64_t max_batch_tokens = 24) {
   auto out = std::make_unique<Fixture>();
-  auto source = checkpoint::open_checkpoint(std::filesystem::path(SUB8_TEST_DATA) / "models/llama-chat");
+  auto source =
+      checkpoint::open_checkpoint(std::filesystem::path(SUB8_TEST_DATA) / "models/llama-chat");
   EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
   auto bundle = make_bundle(std::move(source).value());
   EXPECT_TRUE(bundle.ok()) << (bundle.ok() ? "" : bundle.error().message);

@@ -17,7 +17,7 @@ struct WgmmaAtom {
 
   __device__ static void mma(float (&d)[kAccumulators], const uint32_t (&a)[4], uint64_t b) {
     ptx::wgmma<Type == format::Half::kF16 ? ptx::MmaType::kF16 : ptx::MmaType::kBF16, Tokens>(d, a,
-                                                                                            b, 1);
+                                                                                              b, 1);
   }
 };
 
