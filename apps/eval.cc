@@ -27,6 +27,7 @@ struct EvalArgs {
   ModelArgs model;
   std::string text;
   std::string reference;
+  std::string reference_activations;
   int64_t window = 512;
   int64_t max_windows = 0;
   std::string json_path;
@@ -175,6 +176,8 @@ Status eval(const EvalArgs& args) {
     model.model = args.reference;
     model.weights.clear();
     model.lm_head.clear();
+    model.four_over_six = false;
+    if (!args.reference_activations.empty()) model.activations = args.reference_activations;
     SUB8_ASSIGN_OR_RETURN(reference,
                           load_subject(model, args.window, pool, "loading the reference"));
     SUB8_ASSIGN_OR_RETURN(
@@ -210,6 +213,9 @@ Verb add_eval(CLI::App& app) {
       ->check(CLI::Range(0, 1 << 30));
   app.add_option("--reference", args->reference,
                  "Model to compare with: KL divergence, top-1 agreement, weight NMSE");
+  app.add_option("--reference-activations", args->reference_activations,
+                 "bf16 or f32 for the reference [as for the model]")
+      ->check(CLI::IsMember({"bf16", "f32"}));
   app.add_option("--json", args->json_path, "Write the report here; - for standard output");
   app.add_option("--plot", args->plot_path, "Write an SVG plot here");
   return [args] { return eval(*args); };
