@@ -26,6 +26,8 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "length";
     case FinishReason::kContext:
       return "context";
+    case FinishReason::kCancelled:
+      return "cancelled";
     case FinishReason::kError:
       return "error";
   }
@@ -217,7 +219,7 @@ Status Engine::run(const Plan& plan, std::vector<TokenEvent>& events) {
 TokenEvent Engine::advance(Sequence& s, std::span<const float> logits) {
   TokenEvent event;
   event.id = s.id;
-  Result<SampledToken> token = s.sampler.sample(logits, static_cast<uint32_t>(s.answer_size()));
+  Result<TokenLogprob> token = s.sampler.sample(logits, static_cast<uint32_t>(s.answer_size()));
   if (!token.ok()) {
     event.finish = FinishReason::kError;
     event.error = token.error();

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/request.h"
 #include "engine/sampler.h"
-#include "engine/sampling_params.h"
 #include "engine/stop_matcher.h"
 #include "kvcache/page_pool.h"
 #include "model/model.h"
@@ -27,37 +27,26 @@
 
 namespace sub8::engine {
 
-using RequestId = int64_t;
-
-struct Request {
-  std::vector<int32_t> prompt;  // token ids, at least one
-  SamplingParams sampling;
-  bool skip_special = true;  // special tokens are left out of the text
-};
-
-enum class FinishReason {
-  kRunning,
-  kStop,     // an end token, a stop token or a stop string
-  kLength,   // max_tokens
-  kContext,  // the context is full
-  kError,    // see TokenEvent::error
-};
-std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "context", ...
-
-// One sampled token, or the end of a request without one (kError).
-struct TokenEvent {
-  RequestId id = 0;
-  std::optional<SampledToken> token;
-  std::string text;  // what became safe to emit; may be empty, or cover several tokens
-  FinishReason finish = FinishReason::kRunning;
-  std::string stop;  // the stop string that ended it, if one did
-  std::optional<Error> error;
-};
-
 struct EngineOptions {
   int64_t max_model_len = 0;       // longest prompt + answer, in tokens
   int64_t max_batch_tokens = 512;  // rows per step; at most the model's max_rows
   int max_sequences = 16;          // at most the model's max_logit_rows
+};
+
+// What is fixed once the engine is made.
+struct EngineInfo {
+  int64_t max_model_len = 0;  // longest prompt + answer, in tokens
+  int64_t vocab_size = 0;
+  int64_t max_batch_tokens = 0;  // rows per step
+  int max_sequences = 0;         // choices that run at once
+  int32_t kv_pages = 0;
+  int page_tokens = 0;
+  int64_t kv_bytes = 0;
+  std::string kv_type;  // "bf16", ...
+  bool prefix_cache = false;
+  model::ExecutionMode mode{};              // what kAuto means here
+  std::vector<model::ExecutionMode> modes;  // what a request may ask for, kAuto included
+  std::vector<int32_t> end_ids;             // end-of-sequence tokens
 };
 
 // Counters since the engine was made.

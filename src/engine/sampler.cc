@@ -35,8 +35,8 @@ uint64_t draw_seed() {
 }
 
 Sampler::Sampler(SamplingParams params, std::span<const int32_t> prompt,
-                 std::vector<int32_t> end_ids)
-    : params_(std::move(params)), end_ids_(std::move(end_ids)) {
+                 std::vector<int32_t> end_ids, uint32_t choice)
+    : params_(std::move(params)), end_ids_(std::move(end_ids)), choice_(choice) {
   SUB8_CHECK(params_.seed.has_value());
   if (params_.repetition_penalty != 1.0) {
     for (const int32_t id : prompt) ++prompt_counts_[id];
@@ -127,7 +127,7 @@ int32_t Sampler::choose(uint32_t index) {
     candidates_.resize(keep);
     total = mass;
   }
-  const double target = philox_uniform(*params_.seed, params_.choice, index, 0) * total;
+  const double target = philox_uniform(*params_.seed, choice_, index, 0) * total;
   double mass = 0;
   for (const Candidate& c : candidates_) {
     mass += c.logit;
@@ -136,7 +136,7 @@ int32_t Sampler::choose(uint32_t index) {
   return candidates_.back().id;
 }
 
-Result<SampledToken> Sampler::sample(std::span<const float> logits, uint32_t index) {
+Result<TokenLogprob> Sampler::sample(std::span<const float> logits, uint32_t index) {
   logits_.assign(logits.begin(), logits.end());
   float max = kMinusInfinity;
   for (size_t i = 0; i < logits_.size(); ++i) {
@@ -146,7 +146,7 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, uint32_t ind
   }
   if (!std::isfinite(max)) return internal_error("the model gave no finite logit");
 
-  SampledToken out;
+  TokenLogprob out;
   apply_penalties(index);
   if (*std::max_element(logits_.begin(), logits_.end()) == kMinusInfinity) {
     return invalid_argument("logit_bias and min_tokens leave no token to sample");
@@ -165,8 +165,8 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, uint32_t ind
                         return before(a.logit, a.id, b.logit, b.id);
                       });
     for (size_t i = 0; i < count; ++i) {
-      out.top_logprobs.emplace_back(candidates_[i].id,
-                                    static_cast<float>(candidates_[i].logit - normaliser));
+      out.top.emplace_back(candidates_[i].id,
+                           static_cast<float>(candidates_[i].logit - normaliser));
     }
   }
   return out;

@@ -8,15 +8,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/request.h"
 #include "engine/sampling_params.h"
 
 namespace sub8::engine {
-
-struct SampledToken {
-  int32_t id = 0;
-  float logprob = 0;  // of the model, before penalties and temperature
-  std::vector<std::pair<int32_t, float>> top_logprobs;  // most likely first
-};
 
 // Order, as in vLLM: bias, minimum length, penalties, temperature, min_p, top_k, top_p. Equal
 // logits rank by token id. At least one token always survives. State is this sequence's own: a
@@ -24,11 +19,13 @@ struct SampledToken {
 class Sampler {
  public:
   // `params` must be valid and have a seed. `end_ids` are not sampled before min_tokens.
-  Sampler(SamplingParams params, std::span<const int32_t> prompt, std::vector<int32_t> end_ids);
+  // `choice`: which of the request's parallel answers.
+  Sampler(SamplingParams params, std::span<const int32_t> prompt, std::vector<int32_t> end_ids,
+          uint32_t choice = 0);
 
   // The token for position `index` of the answer (0 for the first). Logits that are NaN, or all
   // -infinity, are an error.
-  Result<SampledToken> sample(std::span<const float> logits, uint32_t index);
+  Result<TokenLogprob> sample(std::span<const float> logits, uint32_t index);
 
   const SamplingParams& params() const { return params_; }
 
@@ -42,6 +39,7 @@ class Sampler {
 
   SamplingParams params_;
   std::vector<int32_t> end_ids_;
+  uint32_t choice_;
   std::unordered_map<int32_t, int32_t> answer_counts_;
   std::unordered_map<int32_t, int32_t>
       prompt_counts_;  // filled only when repetition_penalty is in use

@@ -7,8 +7,6 @@
 namespace sub8::engine {
 namespace {
 
-constexpr int kMaxTopLogprobs = 20;
-
 Status require_range(const char* field, double value, double low, double high) {
   if (std::isfinite(value) && value >= low && value <= high) return {};
   return invalid_argument(

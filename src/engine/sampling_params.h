@@ -12,6 +12,8 @@
 
 namespace sub8::engine {
 
+inline constexpr int kMaxTopLogprobs = 20;
+
 struct SamplingParams {
   double temperature = 1.0;         // 0 = greedy
   int64_t top_k = 0;                // 0 and -1 = off
@@ -22,11 +24,12 @@ struct SamplingParams {
   double frequency_penalty = 0.0;   // over the answer, -2..2
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::optional<uint64_t> seed;  // drawn when absent
-  uint32_t choice = 0;           // which of n parallel answers
 
   std::optional<int64_t> max_tokens;  // absent: up to the context limit
-  int64_t min_tokens = 0;             // end tokens and stop tokens are not sampled before
-  std::vector<std::string> stop;      // not part of the answer
+  // End tokens and stop tokens are not sampled, stop strings not looked for, before.
+  int64_t min_tokens = 0;
+  std::vector<std::string> stop;   // the answer ends before the first of them
+  bool include_stop_text = false;  // ... or behind it
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
 

@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<float> kLogits = {1.0f, 3.0f, 2.0f, 3.0f, -1.0f, 0.5f};
 
-SampledToken sample(SamplingParams params, std::vector<float> logits = kLogits,
+TokenLogprob sample(SamplingParams params, std::vector<float> logits = kLogits,
                     uint32_t index = 0) {
   if (!params.seed) params.seed = 42;
   Sampler sampler(params, {}, {});
@@ -103,15 +103,15 @@ TEST(Sampler, SeedAndIndexDecideAlone) {
 }
 
 TEST(Sampler, LogprobsAreOfTheModel) {
-  const SampledToken token = sample({.temperature = 0, .top_logprobs = 3});
+  const TokenLogprob token = sample({.temperature = 0, .top_logprobs = 3});
   double total = 0;
   for (const float logit : kLogits) total += std::exp(logit);
   EXPECT_NEAR(token.logprob, 3 - std::log(total), 1e-6);
-  ASSERT_EQ(token.top_logprobs.size(), 3u);
-  EXPECT_EQ(token.top_logprobs[0].first, 1);
-  EXPECT_EQ(token.top_logprobs[1].first, 3);
-  EXPECT_EQ(token.top_logprobs[2].first, 2);
-  EXPECT_TRUE(sample({.temperature = 0, .top_logprobs = 0}).top_logprobs.empty());
+  ASSERT_EQ(token.top.size(), 3u);
+  EXPECT_EQ(token.top[0].first, 1);
+  EXPECT_EQ(token.top[1].first, 3);
+  EXPECT_EQ(token.top[2].first, 2);
+  EXPECT_TRUE(sample({.temperature = 0, .top_logprobs = 0}).top.empty());
 }
 
 TEST(Sampler, BadLogitsAreErrors) {
