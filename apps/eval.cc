@@ -25,6 +25,7 @@ constexpr int64_t kLogitRows = 64;
 
 struct EvalArgs {
   ModelArgs model;
+  std::string sweep;
   std::string text;
   std::string reference;
   std::string reference_activations;
@@ -41,7 +42,7 @@ struct Subject {
 
 // Loads a model for scoring: pages for one window, logits in blocks.
 Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& pool,
-                             const char* title) {
+                             const std::string& title) {
   Subject out;
   SUB8_ASSIGN_OR_RETURN(auto source, open_source(args, pool));
   SUB8_ASSIGN_OR_RETURN(out.bundle, engine::make_bundle(std::move(source)));
@@ -68,15 +69,69 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   return out;
 }
 
-json::object to_json(const EvalArgs& args, const study::Evaluation& e,
-                     const std::vector<study::WeightError>& errors, const Subject& subject,
-                     int64_t tokens) {
+// One row of the report: a model, what it scored, and how far its weights are from the reference's.
+struct Row {
+  ModelArgs args;
+  study::Evaluation score;
+  std::vector<study::WeightError> errors;
+  std::string quantization;  // as stored, where nothing is quantised at load
+
+  // What tells the rows of a sweep apart.
+  std::string label() const {
+    if (args.weights.empty()) return "original";
+    return args.weights + (args.four_over_six ? "+4/6" : "") +
+           (args.lm_head.empty() ? "" : "+head");
+  }
+};
+
+// "original", or WEIGHTS[+4/6][+head], applied to the options of the whole run.
+Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
+  args.weights.clear();
+  if (text == "original") return args;
+  const size_t end = text.find('+');
+  args.weights = text.substr(0, end);
+  text.remove_prefix(std::min(end, text.size()));
+  while (!text.empty()) {
+    text.remove_prefix(1);
+    const std::string_view flag = text.substr(0, text.find('+'));
+    text.remove_prefix(flag.size());
+    if (flag == "head") {
+      args.lm_head = args.weights;
+    } else if (flag == "4/6") {
+      args.four_over_six = true;
+    } else {
+      return invalid_argument(
+          fmt::format("--sweep: unknown '+{}'; known are +head and +4/6", flag));
+    }
+  }
+  return args;
+}
+
+Result<std::vector<ModelArgs>> variants(const EvalArgs& args) {
+  if (args.sweep.empty()) return std::vector<ModelArgs>{args.model};
+  if (!args.model.weights.empty() || !args.model.lm_head.empty() || args.model.four_over_six) {
+    return invalid_argument(
+        "--sweep names the formats itself; leave out --weights, --lm-head and --four-over-six");
+  }
+  std::vector<ModelArgs> out;
+  std::string_view rest = args.sweep;
+  while (true) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    SUB8_ASSIGN_OR_RETURN(ModelArgs variant, parse_variant(item, args.model));
+    out.push_back(std::move(variant));
+    if (item.size() == rest.size()) return out;
+    rest.remove_prefix(item.size() + 1);
+  }
+}
+
+json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
+  const study::Evaluation& e = row.score;
   json::object out{{"schema_version", 1},
-                   {"model", args.model.model},
-                   {"weights", args.model.weights.empty() ? subject.bundle.source->quantization()
-                                                          : args.model.weights},
-                   {"lm_head", args.model.lm_head},
-                   {"activations", args.model.activations},
+                   {"model", row.args.model},
+                   {"weights", row.args.weights.empty() ? row.quantization : row.args.weights},
+                   {"lm_head", row.args.lm_head},
+                   {"four_over_six", row.args.four_over_six},
+                   {"activations", row.args.activations},
                    {"text", args.text},
                    {"text_tokens", tokens},
                    {"window", args.window},
@@ -91,7 +146,7 @@ json::object to_json(const EvalArgs& args, const study::Evaluation& e,
     out["kl_standard_error"] = e.kl_standard_error();
     out["top1_agreement"] = e.top1_agreement();
     json::array list;
-    for (const study::WeightError& error : errors) {
+    for (const study::WeightError& error : row.errors) {
       list.push_back({{"module", error.module}, {"format", error.format}, {"nmse", error.nmse}});
     }
     out["weight_nmse"] = std::move(list);
@@ -105,8 +160,14 @@ json::object to_json(const EvalArgs& args, const study::Evaluation& e,
   return out;
 }
 
-void print_table(const EvalArgs& args, const study::Evaluation& e,
-                 const std::vector<study::WeightError>& errors) {
+double mean_nmse(const std::vector<study::WeightError>& errors) {
+  double sum = 0;
+  for (const auto& error : errors) sum += error.nmse;
+  return errors.empty() ? 0 : sum / static_cast<double>(errors.size());
+}
+
+void print_table(const EvalArgs& args, const Row& row) {
+  const study::Evaluation& e = row.score;
   fmt::print("windows           {} of {} tokens ({} scored)\n", e.windows.size(), args.window,
              e.scored());
   fmt::print("perplexity        {:.4f}  (mean NLL {:.5f} +- {:.5f})\n", e.perplexity(),
@@ -115,89 +176,135 @@ void print_table(const EvalArgs& args, const study::Evaluation& e,
   fmt::print("KL divergence     {:.6f} +- {:.6f} nats per token\n", e.kl_divergence(),
              e.kl_standard_error());
   fmt::print("top-1 agreement   {:.3f}%\n", 100 * e.top1_agreement());
-  if (errors.empty()) return;
-  const auto [low, high] = std::minmax_element(
-      errors.begin(), errors.end(), [](const auto& a, const auto& b) { return a.nmse < b.nmse; });
-  double sum = 0;
-  for (const auto& error : errors) sum += error.nmse;
+  if (row.errors.empty()) return;
+  const auto [low, high] =
+      std::minmax_element(row.errors.begin(), row.errors.end(),
+                          [](const auto& a, const auto& b) { return a.nmse < b.nmse; });
   fmt::print(
       "weight NMSE       mean {:.3e} over {} matrices; least {:.3e} ({}), most {:.3e} ({})\n",
-      sum / static_cast<double>(errors.size()), errors.size(), low->nmse, low->module, high->nmse,
-      high->module);
+      mean_nmse(row.errors), row.errors.size(), low->nmse, low->module, high->nmse, high->module);
 }
 
-Status write_outputs(const EvalArgs& args, const study::Evaluation& e,
-                     const std::vector<study::WeightError>& errors, const json::object& report) {
-  if (args.json_path == "-") {
-    fmt::print("{}\n", json::serialize(report));
-  } else if (!args.json_path.empty()) {
-    SUB8_RETURN_IF_ERROR(write_file_atomic(args.json_path, json::serialize(report) + "\n"));
+void print_sweep(const EvalArgs& args, const std::vector<Row>& rows) {
+  fmt::print("{} windows of {} tokens ({} scored), against {}\n", rows[0].score.windows.size(),
+             args.window, rows[0].score.scored(), args.reference);
+  fmt::print("{:<20} {:>10} {:>22} {:>9} {:>12}\n", "weights", "perplexity", "KL divergence",
+             "top-1", "weight NMSE");
+  for (const Row& row : rows) {
+    fmt::print("{:<20} {:>10.4f} {:>10.6f} +- {:<8.6f} {:>8.3f}% {:>12.3e}\n", row.label(),
+               row.score.perplexity(), row.score.kl_divergence(), row.score.kl_standard_error(),
+               100 * row.score.top1_agreement(), mean_nmse(row.errors));
   }
-  if (args.plot_path.empty()) return {};
+}
+
+study::Plot make_plot(const EvalArgs& args, const std::vector<Row>& rows) {
   study::Plot plot;
-  if (!errors.empty()) {
-    plot = {.title = "Weight error by matrix",
-            .x_label = "matrix, in the model's order",
-            .y_label = "NMSE",
-            .log_y = true};
-    study::Series series{.name =
-                             args.model.weights.empty() ? "stored weights" : args.model.weights};
-    for (size_t i = 0; i < errors.size(); ++i)
-      series.points.emplace_back(static_cast<double>(i), errors[i].nmse);
-    plot.series.push_back(std::move(series));
-  } else {
-    plot = {.title = "Negative log-likelihood by window",
-            .x_label = "window",
-            .y_label = "nats per token"};
-    study::Series series{.name = args.model.model};
-    for (size_t i = 0; i < e.windows.size(); ++i) {
-      series.points.emplace_back(
-          static_cast<double>(i),
-          e.windows[i].negative_log_likelihood / static_cast<double>(e.windows[i].scored));
+  const bool weights =
+      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return !row.errors.empty(); });
+  plot = weights ? study::Plot{.title = "Weight error by matrix",
+                               .x_label = "matrix, in the model's order",
+                               .y_label = "NMSE",
+                               .log_y = true}
+                 : study::Plot{.title = "Negative log-likelihood by window",
+                               .x_label = "window",
+                               .y_label = "nats per token"};
+  for (const Row& row : rows) {
+    if (weights && row.errors.empty()) continue;  // the original beside its own rounding
+    study::Series series{.name = rows.size() > 1 ? row.label() : args.model.model};
+    double x = 0;
+    if (weights) {
+      for (const study::WeightError& error : row.errors)
+        series.points.emplace_back(x++, error.nmse);
+    } else {
+      for (const study::WindowScore& w : row.score.windows)
+        series.points.emplace_back(x++, w.negative_log_likelihood / static_cast<double>(w.scored));
     }
     plot.series.push_back(std::move(series));
   }
-  return write_file_atomic(args.plot_path, study::render_svg(plot));
+  return plot;
 }
 
-Status eval(const EvalArgs& args) {
+// One model's report, or a sweep's: an object with the reports under "rows".
+json::object make_report(const EvalArgs& args, const std::vector<Row>& rows, int64_t tokens) {
+  if (args.sweep.empty()) return to_json(args, rows[0], tokens);
+  json::array list;
+  for (const Row& row : rows) {
+    json::object report = to_json(args, row, tokens);
+    report["label"] = row.label();
+    list.push_back(std::move(report));
+  }
+  return {{"schema_version", 1}, {"rows", std::move(list)}};
+}
+
+Status write_outputs(const EvalArgs& args, const std::vector<Row>& rows, int64_t tokens) {
+  const std::string report = json::serialize(make_report(args, rows, tokens)) + "\n";
+  if (args.json_path == "-") {
+    fmt::print("{}", report);
+  } else {
+    if (args.sweep.empty())
+      print_table(args, rows[0]);
+    else
+      print_sweep(args, rows);
+    if (!args.json_path.empty()) {
+      SUB8_RETURN_IF_ERROR(write_file_atomic(args.json_path, report));
+    }
+  }
+  if (args.plot_path.empty()) return {};
+  return write_file_atomic(args.plot_path, study::render_svg(make_plot(args, rows)));
+}
+
+Result<Subject> load_reference(const EvalArgs& args, ThreadPool& pool) {
+  ModelArgs model = args.model;
+  model.model = args.reference;
+  model.weights.clear();
+  model.lm_head.clear();
+  model.four_over_six = false;
+  if (!args.reference_activations.empty()) model.activations = args.reference_activations;
+  return load_subject(model, args.window, pool, "loading the reference");
+}
+
+Status eval(EvalArgs args) {
+  if (!args.sweep.empty() && args.reference.empty()) args.reference = args.model.model;
+  SUB8_ASSIGN_OR_RETURN(const std::vector<ModelArgs> models, variants(args));
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(const int threads, args.model.thread_count());
   ThreadPool pool(threads);
-  SUB8_ASSIGN_OR_RETURN(const Subject subject,
-                        load_subject(args.model, args.window, pool, "loading"));
-  Result<std::vector<int32_t>> tokens =
-      subject.bundle.tokenizer->encode(text, {.add_special_tokens = false});
-  if (!tokens.ok()) return tokens.error().within(args.text);
   std::optional<Subject> reference;
-  std::vector<study::WeightError> errors;
   if (!args.reference.empty()) {
-    ModelArgs model = args.model;
-    model.model = args.reference;
-    model.weights.clear();
-    model.lm_head.clear();
-    model.four_over_six = false;
-    if (!args.reference_activations.empty()) model.activations = args.reference_activations;
-    SUB8_ASSIGN_OR_RETURN(reference,
-                          load_subject(model, args.window, pool, "loading the reference"));
-    SUB8_ASSIGN_OR_RETURN(
-        errors, study::weight_errors(*subject.bundle.source, *reference->bundle.source, pool));
+    SUB8_ASSIGN_OR_RETURN(reference, load_reference(args, pool));
   }
+  std::vector<Subject> subjects;
+  std::vector<model::Model*> pointers;
+  std::vector<Row> rows;
+  for (const ModelArgs& model : models) {
+    Row row{.args = model};
+    SUB8_ASSIGN_OR_RETURN(Subject subject,
+                          load_subject(model, args.window, pool,
+                                       args.sweep.empty() ? "loading" : "loading " + row.label()));
+    row.quantization = subject.bundle.source->quantization();
+    if (reference) {
+      SUB8_ASSIGN_OR_RETURN(row.errors, study::weight_errors(*subject.bundle.source,
+                                                             *reference->bundle.source, pool));
+    }
+    pointers.push_back(subject.model.get());
+    subjects.push_back(std::move(subject));
+    rows.push_back(std::move(row));
+  }
+  Result<std::vector<int32_t>> tokens =
+      subjects[0].bundle.tokenizer->encode(text, {.add_special_tokens = false});
+  if (!tokens.ok()) return tokens.error().within(args.text);
   ProgressBar bar("evaluating");
   study::EvaluateOptions options{.window = args.window, .max_windows = args.max_windows};
   options.progress = [&](int64_t done, int64_t total) {
     bar.update(static_cast<double>(done), static_cast<double>(total),
                fmt::format("window {} of {}", done, total));
   };
-  model::Model* const subjects[] = {subject.model.get()};
   SUB8_ASSIGN_OR_RETURN(
-      const auto scores,
-      study::evaluate(subjects, reference ? reference->model.get() : nullptr, *tokens, options));
+      auto scores,
+      study::evaluate(pointers, reference ? reference->model.get() : nullptr, *tokens, options));
   bar.clear();
-  if (args.json_path != "-") print_table(args, scores[0], errors);
-  return write_outputs(
-      args, scores[0], errors,
-      to_json(args, scores[0], errors, subject, static_cast<int64_t>(tokens->size())));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].score = std::move(scores[i]);
+  return write_outputs(args, rows, static_cast<int64_t>(tokens->size()));
 }
 
 }  // namespace
@@ -205,14 +312,19 @@ Status eval(const EvalArgs& args) {
 Verb add_eval(CLI::App& app) {
   auto args = std::make_shared<EvalArgs>();
   args->model.add_to(app);
+  app.add_option("--sweep", args->sweep,
+                 "Compare formats on one pass of the reference: a list of original or "
+                 "FORMAT[+4/6][+head], e.g. original,e3m2,e3m2+head,nvfp4+4/6");
   app.add_option("--text", args->text, "UTF-8 text to score")->required();
   app.add_option("--window", args->window, "Tokens per window")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-windows", args->max_windows, "Score only the first windows [all]")
       ->check(CLI::Range(0, 1 << 30));
-  app.add_option("--reference", args->reference,
-                 "Model to compare with: KL divergence, top-1 agreement, weight NMSE");
+  app.add_option(
+      "--reference", args->reference,
+      "Model to compare with: KL divergence, top-1 agreement, weight NMSE [with --sweep: "
+      "MODEL]");
   app.add_option("--reference-activations", args->reference_activations,
                  "bf16 or f32 for the reference [as for the model]")
       ->check(CLI::IsMember({"bf16", "f32"}));

@@ -2,18 +2,20 @@
 
 usage: quality.py --sub8 BIN --model DEMO.gguf --work DIR [--out docs/quality.md] [--windows N] [--formats a,b,...]
 
-Every evaluation is one `sub8 eval` whose report is kept in DIR, so an interrupted run goes on where it stopped. The reference
-is the original with exact float32 weights and activations; the rows run weight-only with bf16 activations.
+Every `sub8 eval --sweep` keeps its report in DIR, so an interrupted run goes on where it stopped. The reference is the original
+with exact float32 weights and activations; the rows run weight-only with bf16 activations.
 """
 import argparse
+import hashlib
 import json
 import os
 import subprocess
 import sys
 
-FORMATS = ["bf16", "e4m3", "e3m3", "e3m2", "e2m3", "e2m2", "e3m1", "e2m1:g32", "nvfp4", "nvfp4+4/6", "mxfp4", "mxfp6_e3m2",
+FORMATS = ["original", "e4m3", "e3m3", "e3m2", "e2m3", "e2m2", "e3m1", "e2m1:g32", "nvfp4", "nvfp4+4/6", "mxfp4", "mxfp6_e3m2",
            "int4", "int4:g128"]
 TEXTS = {"prose": "prose-heldout.txt", "code": "code-heldout.txt"}
+BATCH = 9  # rows that share one pass of the reference: 135M parameters take about 0.3 GB each
 
 
 def run(command):
@@ -23,27 +25,27 @@ def run(command):
     return done.stdout
 
 
-def evaluate(args, fmt, head, text):
-    name = f"{fmt}-{'head' if head else 'nohead'}-{text}-{args.windows}".replace(":", "_").replace("/", "_").replace("+", "_")
-    path = os.path.join(args.work, name + ".json")
+def variants(args):
+    """(format, head quantised too) of every row, in the page's order."""
+    return [(fmt, head) for fmt in args.formats.split(",") for head in ([False] if fmt == "original" else [False, True])]
+
+
+def evaluate(args, batch, text):
+    """Reports of the batch's rows: one pass of the reference over the text."""
+    labels = [fmt + ("+head" if head else "") for fmt, head in batch]
+    digest = hashlib.sha256(",".join(labels).encode()).hexdigest()[:12]
+    path = os.path.join(args.work, f"{text}-{args.windows}-{digest}.json")
     if not os.path.exists(path):
-        weights = fmt.split("+")[0]
-        command = [args.sub8, "eval", args.model, "--text", os.path.join(args.work, "text", TEXTS[text]), "--window", "512",
-                   "--max-windows", str(args.windows), "--reference", args.model, "--reference-activations", "f32",
-                   "--json", path]
-        if weights != "bf16":
-            command += ["--weights", weights] + (["--lm-head", weights] if head else [])
-        if fmt.endswith("+4/6"):
-            command.append("--four-over-six")
-        print(f"{fmt}{' with head' if head else ''} on {text} ...", file=sys.stderr)
-        run(command)
+        print(f"{text}: {', '.join(labels)} ...", file=sys.stderr)
+        run([args.sub8, "eval", args.model, "--text", os.path.join(args.work, "text", TEXTS[text]), "--window", "512",
+             "--max-windows", str(args.windows), "--reference-activations", "f32", "--sweep", ",".join(labels), "--json", path])
     with open(path) as file:
-        return json.load(file)
+        return json.load(file)["rows"]
 
 
 def sizes(args, fmt, head):
     """Bytes of all weights and storage bits of the quantised ones, from a dry run."""
-    if fmt == "bf16" or fmt.startswith("int"):
+    if fmt == "original" or fmt.startswith("int"):
         return None
     weights = fmt.split("+")[0]
     report = json.loads(run([args.sub8, "quantize", args.model, os.path.join(args.work, "none"), "--weights", weights, "--dry-run",
@@ -51,10 +53,9 @@ def sizes(args, fmt, head):
     return report["bytes"] / 1e6, report["storage_bits"]
 
 
-def row(args, fmt, head):
-    prose, code = (evaluate(args, fmt, head, text) for text in TEXTS)
+def row(args, fmt, head, prose, code):
     size = sizes(args, fmt, head)
-    cells = [fmt, "yes" if head else "no", f"{size[0]:.1f}" if size else "-", f"{size[1]:.3f}" if size else "-"]
+    cells = ["bf16" if fmt == "original" else fmt, "yes" if head else "no", f"{size[0]:.1f}" if size else "-", f"{size[1]:.3f}" if size else "-"]
     for report in (prose, code):
         cells += [f"{report['perplexity']:.3f}", f"{report['kl_divergence']:.5f} ± {report['kl_standard_error']:.5f}",
                   f"{100 * report['top1_agreement']:.2f}%"]
@@ -79,9 +80,11 @@ def main():
              "Regenerate: `./dev quality`.", "",
              "| format | head | MB | storage bits | prose PPL | prose KLD | prose top-1 | code PPL | code KLD | code top-1 |",
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    for fmt in args.formats.split(","):
-        for head in ([False] if fmt == "bf16" else [False, True]):
-            lines.append(row(args, fmt, head))
+    rows = variants(args)
+    for first in range(0, len(rows), BATCH):
+        batch = rows[first:first + BATCH]
+        reports = [evaluate(args, batch, text) for text in TEXTS]
+        lines += [row(args, fmt, head, prose, code) for (fmt, head), prose, code in zip(batch, *reports)]
     text = "\n".join(lines) + "\n"
     if args.out:
         with open(args.out, "w") as file:

@@ -175,6 +175,23 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
   EXPECT_LT(json::parse(same.out).at("kl_divergence").to_number<double>(), 1e-12);
   std::ofstream(dir_ / "short.txt") << "a";
   EXPECT_EQ(run("eval q --text short.txt").status, 2);
+
+  // A row of a sweep is what an evaluation of its own gives.
+  const std::string evaluate =
+      "eval '" + model("llama-chat") + "' --text text.txt --window 16 --max-windows 5 --json - ";
+  const Outcome sweep = run(evaluate + "--sweep original,e3m2+head,nvfp4+4/6");
+  ASSERT_EQ(sweep.status, 0) << sweep.err;
+  const json::array rows = json::parse(sweep.out).at("rows").as_array();
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_LT(rows[0].at("kl_divergence").to_number<double>(), 1e-12);
+  EXPECT_EQ(rows[1].at("perplexity"), eval.at("perplexity"));
+  EXPECT_EQ(rows[1].at("label"), "e3m2+head");
+  const Outcome alone = run(evaluate + "--weights nvfp4 --four-over-six --reference '" +
+                            model("llama-chat") + "'");
+  EXPECT_EQ(rows[2].at("per_window"), json::parse(alone.out).at("per_window"));
+  EXPECT_EQ(rows[2].at("weight_nmse"), json::parse(alone.out).at("weight_nmse"));
+  EXPECT_SAYS(run(evaluate + "--sweep e3m2+tail").err, "known are +head and +4/6");
+  EXPECT_EQ(run(evaluate + "--sweep original --weights e3m2").status, 2);
 }
 
 TEST_F(Cli, QuantisingIsDeterministicAndAtomic) {
