@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "text/chat.h"
 #include "text/template_input.h"
 
 namespace sub8 {
@@ -70,8 +69,8 @@ TEST(Template, ToJsonIsTheOneOfTransformers) {
             R"("properties": {"x": {"type": ["integer", "null"]}}}}}])");
 }
 
-// Field fault: a doubled BOS. The template's BOS is in the text exactly once, and only where the
-// template writes it; the tokenizer must not add another.
+// A template's BOS is in the text exactly once, and only where the template writes it (that the
+// tokenizer adds no other: tests/engine/bundle_test.cc).
 TEST(Template, BosComesOnlyFromTheTemplate) {
   const std::string input = R"({"messages":[{"role":"user","content":"Hi"}],"bos_token":"<s>"})";
   EXPECT_EQ(text("{{ bos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}", input),
@@ -193,21 +192,6 @@ TEST(Template, RendersRepeatedlyFromOneParse) {
     input.messages = {boost::json::object{{"content", content}}};
     EXPECT_EQ(chat->render(input).value(), content);
   }
-}
-
-TEST(Chat, PromptOfAConversation) {
-  const auto chat = ChatTemplate::parse(
-      "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-      "{% if add_generation_prompt %}<assistant>{% endif %}",
-      "t");
-  const std::vector<ChatTurn> turns = {{"user", "Hi"}, {"assistant", "Yo"}, {"user", "So?"}};
-  EXPECT_EQ(chat_prompt(&*chat, "Be brief.", turns, {}).value(),
-            "<system>Be brief.<user>Hi<assistant>Yo<user>So?<assistant>");
-  EXPECT_EQ(chat_prompt(&*chat, std::nullopt, {{"user", "Hi"}}, {}).value(), "<user>Hi<assistant>");
-  const auto without = chat_prompt(nullptr, std::nullopt, turns, {});
-  ASSERT_FALSE(without.ok());
-  EXPECT_EQ(without.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_NE(without.error().message.find("--raw"), std::string::npos);
 }
 
 }  // namespace
