@@ -216,7 +216,7 @@ Result<QuantizationConfig> QuantizationConfig::read_modelopt(const JsonRef& node
     return unsupported(layers->where() + ": ModelOpt's MIXED_PRECISION is not supported");
   }
   SUB8_ASSIGN_OR_RETURN(const std::string algo, node.get_string("quant_algo", ""));
-  out.description_ = "modelopt " + algo;
+  out.description_ = "modelopt " + upper(algo);
   if (algo.empty() || upper(algo) == "NONE") {
     out.description_ = "modelopt";
     return out;  // only the KV cache is quantised

@@ -1,6 +1,8 @@
 // Quantised directories: real exports against an independent decode, and small models written by
 // hand in each layout.
 #include <cmath>
+#include <optional>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -26,30 +28,67 @@ std::string fnv1a(std::span<const float> values) {
   return text;
 }
 
-TEST(QuantizedSource, ExportsDecodeAsTheIndependentProgramSays) {
-  const auto document = parse_json(read_text(kExports / "decoded.json"), "decoded.json").value();
+// Every matrix of every scheme that `folder`/decoded.json lists, against its hash.
+int compare_decoded(const fs::path& folder) {
+  const auto document = parse_json(read_text(folder / "decoded.json"), "decoded.json").value();
   int matrices = 0;
   for (const auto& scheme : document.get_object()) {
     const std::string name(scheme.key());
-    const auto source = open_checkpoint(kExports / name);
-    ASSERT_TRUE(source.ok()) << source.error().message;
+    const auto source = open_checkpoint(folder / name);
+    EXPECT_TRUE(source.ok()) << name << ": " << (source.ok() ? "" : source.error().message);
+    if (!source.ok()) continue;
     for (const auto& entry : scheme.value().get_object()) {
       const std::string module(entry.key());
       const WeightInfo* info = (*source)->find(module);
-      ASSERT_NE(info, nullptr) << module;
-      EXPECT_EQ(info->format.name(), name == "ct-mxfp4" ? "mxfp4" : "nvfp4");
-      EXPECT_EQ(info->input_scale.has_value(), name != "ct-mxfp4");
+      EXPECT_NE(info, nullptr) << module;
+      if (info == nullptr) continue;
       std::vector<float> values(static_cast<size_t>(info->rows * info->cols));
-      ASSERT_TRUE((*source)->decode_rows(module, 0, info->rows, values).ok());
+      const Status status = (*source)->decode_rows(module, 0, info->rows, values);
+      EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
       const auto& expected = entry.value().get_object();
-      EXPECT_EQ(values[0], static_cast<float>(expected.at("first").at(0).to_number<double>()));
+      size_t at = 0;
+      for (const auto& first : expected.at("first").as_array()) {
+        EXPECT_EQ(values[at], static_cast<float>(first.to_number<double>())) << name << " " << at;
+        ++at;
+      }
       EXPECT_EQ(fnv1a(values), std::string(expected.at("fnv1a").get_string())) << name << module;
       ++matrices;
     }
-    EXPECT_EQ((*source)->find("lm_head")->stored_type, "BF16");
-    EXPECT_TRUE((*source)->ignored().empty());
+    EXPECT_EQ((*source)->find("lm_head")->stored_type, "BF16") << name;
+    EXPECT_TRUE((*source)->ignored().empty()) << name;
   }
-  EXPECT_EQ(matrices, 3 * 14);
+  return matrices;
+}
+
+TEST(QuantizedSource, ExportsDecodeAsTheIndependentProgramSays) {
+  EXPECT_EQ(compare_decoded(kExports), 3 * 14);
+  for (const char* name : {"mo-nvfp4", "ct-nvfp4", "ct-mxfp4"}) {
+    const auto source = open_checkpoint(kExports / name).value();
+    const WeightInfo* info = source->find("model.layers.0.mlp.down_proj");
+    const bool mxfp4 = std::string(name) == "ct-mxfp4";
+    EXPECT_EQ(info->format.name(), mxfp4 ? "mxfp4" : "nvfp4");
+    EXPECT_EQ(info->input_scale.has_value(), !mxfp4);
+  }
+}
+
+// The schemes without a real export here (tools/fixtures/make_layouts.py).
+TEST(QuantizedSource, OtherLayoutsDecodeAsTheIndependentProgramSays) {
+  const fs::path layouts = fs::path(SUB8_TEST_DATA) / "layouts";
+  EXPECT_EQ(compare_decoded(layouts), 6 * 7);
+  const std::tuple<const char*, const char*, std::optional<float>, const char*> cases[] = {
+      {"mo-fp8", "e4m3:tensor", 0.5F, "modelopt FP8"},
+      {"mo-mxfp4", "mxfp4", std::nullopt, "modelopt MXFP4"},
+      {"mo-w4a8-nvfp4-fp8", "e2m1:e4m3g32:tensor", 0.02F, "modelopt W4A8_NVFP4_FP8"},
+      {"ct-fp8-tensor", "e4m3:tensor", std::nullopt, "compressed-tensors e4m3:tensor"},
+      {"ct-fp8-channel", "e4m3", std::nullopt, "compressed-tensors e4m3"},
+      {"ct-nvfp4a16", "nvfp4", std::nullopt, "compressed-tensors nvfp4"}};
+  for (const auto& [name, format, input_scale, description] : cases) {
+    const auto source = open_checkpoint(layouts / name).value();
+    const WeightInfo* info = source->find("model.layers.0.mlp.down_proj");
+    EXPECT_EQ(info->format.name(), format);
+    EXPECT_EQ(info->input_scale, input_scale) << name;
+    EXPECT_EQ(source->quantization(), description);
+  }
 }
 
 // A one-layer llama, hidden 32, 1 head of 32, built by hand.
@@ -218,14 +257,22 @@ TEST(QuantizedSource, UnsupportedSchemesAreRefusedByName) {
   for (const char* method : {"gptq", "awq", "bitsandbytes", "fp8", "mxfp4", "torchao"}) {
     refused(R"({"quant_method":")" + std::string(method) + "\"}", method);
   }
-  for (const char* algo : {"NVFP4_AWQ", "MIXED_PRECISION", "MXFP8", "INT4_AWQ"}) {
+  for (const char* algo : {"NVFP4_AWQ", "NVFP4_SVD", "MIXED_PRECISION", "MXFP8", "INT4_AWQ",
+                           "W4A8_AWQ", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN"}) {
     refused(modelopt_config("[]", algo), algo);
   }
-  refused(R"({"quant_method":"modelopt","quant_algo":"NVFP4","kv_cache_quant_algo":"INT8"})",
-          "INT8");
+  for (const char* name :
+       {"pack-quantized", "int-quantized", "marlin-24", "sparse-24-bitmask", "mxfp8-quantized"}) {
+    refused(R"({"quant_method":"compressed-tensors","config_groups":{},"format":")" +
+                std::string(name) + "\"}",
+            name);
+  }
+  for (const char* scheme : {"INT8", "NVFP4_AFFINE"}) {
+    refused(R"({"quant_method":"modelopt","quant_algo":"NVFP4","kv_cache_quant_algo":")" +
+                std::string(scheme) + "\"}",
+            scheme);
+  }
   refused(R"({"quant_method":"modelopt","quant_algo":"NVFP4","group_size":32})", "group_size");
-  refused(R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{}})",
-          "pack-quantized");
   const auto group = [](const std::string& weights) {
     return R"({"quant_method":"compressed-tensors","config_groups":{"g":{"weights":)" + weights +
            R"(,"targets":["Linear"]}}})";
