@@ -3,11 +3,10 @@
 //
 // A matrix W[N, K] is cut into panels of 32 output channels (the last one padded with zero codes).
 // A panel is a sequence of units along K. A unit holds kWords vector words of 32 or 64 bytes, which
-// split (placement.h) into kValues registers of 16 or 32 lanes; register v of a unit holds, lane by
-// lane:
-//   32-byte words: channels 16*(v%2) .. +15 at depth v/2
-//   64-byte words: channels 0..31 at depth v
-// so one unit covers kValues/2 (or kValues) values of K for all 32 channels, and every load is
+// split (placement.h) into kValues registers of lanes; register v of a unit holds
+//   32-byte words, 16-bit lanes: channels 16*(v%2) .. +15 at depth v/2
+//   64-byte words, byte lanes:   all 32 channels at depths 2v and 2v+1 (code_position)
+// so one unit covers kValues/2 (or 2*kValues) values of K for all 32 channels, and every load is
 // aligned and sequential. The identifiers are part of what a packed file would say: changing bytes
 // means a new identifier, never another meaning for an old one.
 #pragma once
@@ -42,6 +41,12 @@ enum class CpuCodec : uint8_t {
   kTableStream6,  // elements whose range exceeds f16: e5m0; e5m1, e6m0; e6m1, e7m0
   kTableStream7,
   kTableStream8,
+  kByte3,  // 64-byte words: any element of that width, decoded by byte look-ups
+  kByte4,
+  kByte5,
+  kByte6,
+  kByte7,
+  kByte8,
   kDenseF16,
   kDenseBF16,  // pairs along K: 32-bit lane = channel, low half k, high half k+1
   kDenseF32,
@@ -68,6 +73,18 @@ struct UnitShape {
   int bytes = 0;
 };
 UnitShape unit_shape(LayoutId id);
+
+// Where value `value` of lane `lane` of a coded unit belongs, and the inverse.
+struct CodePosition {
+  int channel = 0;  // in the panel
+  int depth = 0;    // in the unit
+};
+CodePosition code_position(LayoutId id, int lane, int value);
+struct CodeSlot {
+  int lane = 0;
+  int value = 0;
+};
+CodeSlot code_slot(LayoutId id, CodePosition position);
 
 // The layout that `path` reads for `format`. An error names what no kernel runs: block scales over
 // other than 16, 32, 64 or 128 elements.

@@ -95,7 +95,14 @@ class Packer {
         codec_(layout_codec(out.layout)),
         unit_(unit_shape(out.layout)),
         word_bytes_(layout_word_bytes(out.layout)) {
-    if (!out.format.dense) table_ = pack::placement_table(codec_);
+    if (out.format.dense) return;
+    table_ = pack::placement_table(codec_);
+    for (int lane = 0; lane < 8 * word_bytes_ / table_.lane_bits; ++lane) {
+      for (int v = 0; v < table_.values; ++v) {
+        const CodePosition at = code_position(out.layout, lane, v);
+        code_at_.push_back(at.channel * out.padded_cols + at.depth);
+      }
+    }
   }
 
   // Scratch bytes that one thread needs.
@@ -202,23 +209,25 @@ class Packer {
 
   void scatter(const uint8_t* codes, uint8_t* out) const {
     const int64_t units = out_.padded_cols / unit_.depth;
-    const int lanes = word_bytes_ / 2;
-    const int halves = kPanelRows / lanes;
+    const int item = table_.lane_bits / 8;
+    const int lanes = word_bytes_ / item;
     std::memset(out + units * unit_.bytes, 0,
                 static_cast<size_t>(out_.panel_bytes - units * unit_.bytes));
     for (int64_t u = 0; u < units; ++u) {
       for (int lane = 0; lane < lanes; ++lane) {
         pack::LaneWords words;
         for (int v = 0; v < table_.values; ++v) {
-          const int64_t row = v % halves * lanes + lane;
-          const uint8_t code = codes[row * out_.padded_cols + u * unit_.depth + v / halves];
+          const int64_t at = code_at_[static_cast<size_t>(lane * table_.values + v)];
+          const uint8_t code = codes[at + u * unit_.depth];
           const pack::LaneWords& add = table_.add[(static_cast<size_t>(v) << table_.bits) + code];
           words.half[0] |= add.half[0];
           words.half[1] |= add.half[1];
         }
         for (int w = 0; w < table_.words; ++w) {
-          const uint16_t word = static_cast<uint16_t>(words.half[w / 4] >> (16 * (w % 4)));
-          std::memcpy(out + u * unit_.bytes + w * word_bytes_ + lane * 2, &word, 2);
+          const int bit = w * table_.lane_bits;
+          const uint16_t word = static_cast<uint16_t>(words.half[bit / 64] >> (bit % 64));
+          std::memcpy(out + u * unit_.bytes + w * word_bytes_ + lane * item, &word,
+                      static_cast<size_t>(item));
         }
       }
     }
@@ -230,6 +239,7 @@ class Packer {
   UnitShape unit_;
   int word_bytes_;
   pack::PlacementTable table_;
+  std::vector<int64_t> code_at_;  // [lanes][values]: place in the scratch, less the unit's depth
 };
 
 // Everything of the packed form but its bytes.

@@ -1,13 +1,16 @@
 // How codes of 3..8 bits lie in vector words, and the few operations that bring them out again.
 //
-// A placement packs kValues codes into kWords words, for each 16-bit lane alone:
-// kValues * bits = kWords * 16, so nothing is wasted. `split` turns the words into kValues
+// A placement packs kValues codes into kWords words, for each lane of kLaneBits (8 or 16) alone:
+// kValues * bits = kWords * kLaneBits, so nothing is wasted. `split` turns the words into kValues
 // registers, in ascending order of the value index, each lane holding one code:
-//   as an f16 "image": sign at bit 15, exponent and mantissa fields such that the exponent's lowest
-//   bit is bit 10. That f16 is element * 2^(bias - 15), exact, subnormals and zero included; or
-//   as the canonical code in the low bits (kCanonical), which a table or two shifts decode.
-// Most codes lie where the image wants them, so that one AND brings them out; the others are
-// gathered from spare bits.
+//   16-bit lanes: as an f16 "image": sign at bit 15, exponent and mantissa fields such that the
+//   exponent's lowest bit is bit 10. That f16 is element * 2^(bias - 15), exact, subnormals and
+//   zero included; or as the canonical code in the low bits (kCanonical), which a table or two
+//   shifts decode;
+//   8-bit lanes: as the canonical code in the low bits, with anything above it: byte look-ups
+//   ignore the upper bits of an index.
+// Most codes lie where they are wanted, so that at most one operation brings them out; the others
+// are gathered from spare bits.
 //
 // The packer's map is derived from `split` itself, by running it on one-hot words (scatter.h), so
 // packer and kernels cannot disagree, and the map is proved a bijection at compile time.
@@ -28,6 +31,7 @@ struct PlaceE3M2 {
   static constexpr int kExponentBits = 3, kMantissaBits = 2, kBits = 6;
   static constexpr int kWords = 3, kValues = 8;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     for (int i = 0; i < 3; ++i) {
@@ -48,6 +52,7 @@ struct PlaceE2M3 {
   static constexpr int kExponentBits = 2, kMantissaBits = 3, kBits = 6;
   static constexpr int kWords = 3, kValues = 8;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     for (int i = 0; i < 3; ++i) {
@@ -73,6 +78,7 @@ struct PlaceE2M2 {
   static constexpr int kExponentBits = 2, kMantissaBits = 2, kBits = 5;
   static constexpr int kWords = 5, kValues = 16;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     for (int i = 0; i < 5; ++i) {
@@ -102,6 +108,7 @@ struct PlaceE3M1 {
   static constexpr int kExponentBits = 3, kMantissaBits = 1, kBits = 5;
   static constexpr int kWords = 5, kValues = 16;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     for (int i = 0; i < 5; ++i) {
@@ -134,6 +141,7 @@ struct PlaceE2M1 {
   static constexpr int kExponentBits = 2, kMantissaBits = 1, kBits = 4;
   static constexpr int kWords = 1, kValues = 4;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     emit(0, V::band(w[0], 0x8e00));
@@ -148,6 +156,7 @@ struct PlaceE3M3 {
   static constexpr int kExponentBits = 3, kMantissaBits = 3, kBits = 7;
   static constexpr int kWords = 7, kValues = 16;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     for (int i = 0; i < 7; ++i) {
@@ -172,6 +181,7 @@ struct PlaceE4M3 {
   static constexpr int kExponentBits = 4, kMantissaBits = 3, kBits = 8;
   static constexpr int kWords = 1, kValues = 2;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     emit(0, V::band(w[0], 0xbf80));
@@ -185,6 +195,7 @@ struct PlaceE5M2 {
   static constexpr int kExponentBits = 5, kMantissaBits = 2, kBits = 8;
   static constexpr int kWords = 1, kValues = 2;
   static constexpr bool kCanonical = false;
+  static constexpr int kLaneBits = 16;
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     emit(0, V::band(w[0], 0xff00));
@@ -199,6 +210,7 @@ struct PlaceStream {
   static constexpr int kValues = B % 2 == 1 ? 16 : B == 6 ? 8 : B == 4 ? 4 : 2;
   static constexpr int kWords = kValues * B / 16;
   static constexpr bool kCanonical = true;
+  static constexpr int kLaneBits = 16;
   static constexpr uint16_t kMask = (1 << B) - 1;
 
   template <class V, int I, class Emit>
@@ -213,6 +225,47 @@ struct PlaceStream {
   template <class V, class Emit>
   static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
     one<V, 0>(w, emit);
+  }
+};
+
+// Byte lanes. select(a, b, mask) takes the bits of b where mask has ones, in every byte.
+template <int B>
+struct PlaceByte {
+  static constexpr int kBits = B;
+  static constexpr int kValues = B == 8 ? 1 : B == 4 ? 2 : B == 6 ? 4 : 8;
+  static constexpr int kWords = kValues * B / 8;
+  static constexpr bool kCanonical = true;
+  static constexpr int kLaneBits = 8;
+
+  template <class V, class Emit>
+  static constexpr SUB8_INLINE void split(const typename V::U (&w)[kWords], Emit emit) {
+    if constexpr (B == 3 || B == 4) {
+      for (int i = 0; i < kWords; ++i) {
+        emit(2 * i, w[i]);
+        emit(2 * i + 1, V::template shr<B>(w[i]));
+      }
+    } else {
+      for (int i = 0; i < kWords; ++i) emit(i, w[i]);
+    }
+    if constexpr (B == 3) {  // spare bits 7 and 6
+      emit(6, V::select(V::template shr<6>(w[0]), V::template shr<4>(w[1]), 0x04));
+      emit(7, V::select(V::template shr<6>(w[2]), V::template shr<5>(w[1]), 0x04));
+    } else if constexpr (B == 5) {  // spare bits 7 to 5
+      emit(5, V::select(V::template shr<5>(w[0]), V::template shr<2>(w[1]), 0x18));
+      emit(6, V::select(V::template shr<5>(w[2]), V::template shr<2>(w[3]), 0x18));
+      const auto low = V::select(V::template shr<5>(w[4]), V::template shr<4>(w[1]), 0x08);
+      emit(7, V::select(low, V::template shr<3>(w[3]), 0x10));
+    } else if constexpr (B == 6) {  // spare bits 7 and 6
+      const auto low = V::select(V::template shr<6>(w[0]), V::template shr<4>(w[1]), 0x0c);
+      emit(3, V::select(low, V::template shr<2>(w[2]), 0x30));
+    } else if constexpr (B == 7) {  // spare bit 7
+      auto bits = V::select(V::template shr<7>(w[0]), V::template shr<6>(w[1]), 0x02);
+      bits = V::select(bits, V::template shr<5>(w[2]), 0x04);
+      bits = V::select(bits, V::template shr<4>(w[3]), 0x08);
+      bits = V::select(bits, V::template shr<3>(w[4]), 0x10);
+      bits = V::select(bits, V::template shr<2>(w[5]), 0x20);
+      emit(7, V::select(bits, V::template shr<1>(w[6]), 0x40));
+    }
   }
 };
 

@@ -41,6 +41,18 @@ void with_placement(CpuCodec codec, F&& f) {
     case CpuCodec::kF16Stream8:
     case CpuCodec::kTableStream8:
       return f(PlaceStream<8>{});
+    case CpuCodec::kByte3:
+      return f(PlaceByte<3>{});
+    case CpuCodec::kByte4:
+      return f(PlaceByte<4>{});
+    case CpuCodec::kByte5:
+      return f(PlaceByte<5>{});
+    case CpuCodec::kByte6:
+      return f(PlaceByte<6>{});
+    case CpuCodec::kByte7:
+      return f(PlaceByte<7>{});
+    case CpuCodec::kByte8:
+      return f(PlaceByte<8>{});
     case CpuCodec::kDenseF16:
     case CpuCodec::kDenseBF16:
     case CpuCodec::kDenseF32:
@@ -56,6 +68,7 @@ PlacementTable build() {
   out.bits = P::kBits;
   out.words = P::kWords;
   out.values = P::kValues;
+  out.lane_bits = P::kLaneBits;
   out.add.resize(static_cast<size_t>(P::kValues) << P::kBits);
   for (int v = 0; v < P::kValues; ++v) {
     for (int bit = 0; bit < P::kBits; ++bit) {
@@ -81,7 +94,7 @@ PlacementTable placement_table(CpuCodec codec) {
 
 PlacementShape placement_shape(CpuCodec codec) {
   PlacementShape out;
-  with_placement(codec, [&]<class P>(P) { out = {P::kBits, P::kWords, P::kValues}; });
+  with_placement(codec, [&]<class P>(P) { out = {P::kBits, P::kWords, P::kValues, P::kLaneBits}; });
   return out;
 }
 

@@ -4,14 +4,16 @@
 
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "pack/placement.h"
 
 namespace sub8::pack {
 
-// One 16-bit lane with the operations that placements use.
+// One lane with the operations that placements use.
+template <class T>
 struct OneLane {
-  using U = uint16_t;
+  using U = T;
   static constexpr U band(U a, uint16_t mask) { return static_cast<U>(a & mask); }
   static constexpr U bor(U a, U b) { return static_cast<U>(a | b); }
   static constexpr U bor_masked(U a, U b, uint16_t mask) { return static_cast<U>(a | (b & mask)); }
@@ -26,9 +28,14 @@ struct OneLane {
   static constexpr U mul(U a, uint16_t factor) {
     return static_cast<U>(static_cast<uint32_t>(a) * factor);
   }
+  static constexpr U select(U a, U b, uint8_t mask) {
+    return static_cast<U>((a & ~mask) | (b & mask));
+  }
 };
+template <class P>
+using LaneOf = std::conditional_t<P::kLaneBits == 8, uint8_t, uint16_t>;
 
-// source[v][b] = 16 * word + bit that holds bit b of code v; -1 where split is no bijection.
+// source[v][b] = kLaneBits * word + bit that holds bit b of code v; -1 where split is no bijection.
 template <class P>
 using ScatterMap = std::array<std::array<int16_t, P::kBits>, P::kValues>;
 
@@ -44,19 +51,26 @@ constexpr int code_bit_of(int image_bit) {
   }
 }
 
+// The bits of an emitted lane that count: byte lanes may hold anything above the code.
+template <class P>
+constexpr int counted_bits() {
+  return P::kLaneBits == 8 ? P::kBits : 16;
+}
+
 template <class P>
 constexpr ScatterMap<P> make_scatter_map() {
+  using Lane = LaneOf<P>;
   ScatterMap<P> map{};
   for (auto& row : map) row.fill(-1);
   for (int word = 0; word < P::kWords; ++word) {
-    for (int bit = 0; bit < 16; ++bit) {
-      uint16_t words[P::kWords] = {};
-      words[word] = static_cast<uint16_t>(1 << bit);
-      P::template split<OneLane>(words, [&](int value, uint16_t image) {
-        for (int b = 0; b < 16; ++b) {
+    for (int bit = 0; bit < P::kLaneBits; ++bit) {
+      Lane words[P::kWords] = {};
+      words[word] = static_cast<Lane>(1 << bit);
+      P::template split<OneLane<Lane>>(words, [&](int value, Lane image) {
+        for (int b = 0; b < counted_bits<P>(); ++b) {
           if (((image >> b) & 1) == 0) continue;
           const int code_bit = code_bit_of<P>(b);
-          if (code_bit >= 0) map[value][code_bit] = static_cast<int16_t>(16 * word + bit);
+          if (code_bit >= 0) map[value][code_bit] = static_cast<int16_t>(P::kLaneBits * word + bit);
         }
       });
     }
@@ -68,15 +82,16 @@ constexpr ScatterMap<P> make_scatter_map() {
 // fields.
 template <class P>
 constexpr bool placement_is_bijective() {
-  static_assert(P::kValues * P::kBits == P::kWords * 16);
+  using Lane = LaneOf<P>;
+  static_assert(P::kValues * P::kBits == P::kWords * P::kLaneBits);
   for (int word = 0; word < P::kWords; ++word) {
-    for (int bit = 0; bit < 16; ++bit) {
-      uint16_t words[P::kWords] = {};
-      words[word] = static_cast<uint16_t>(1 << bit);
+    for (int bit = 0; bit < P::kLaneBits; ++bit) {
+      Lane words[P::kWords] = {};
+      words[word] = static_cast<Lane>(1 << bit);
       int hits = 0;
       bool stray = false;
-      P::template split<OneLane>(words, [&](int, uint16_t image) {
-        for (int b = 0; b < 16; ++b) {
+      P::template split<OneLane<Lane>>(words, [&](int, Lane image) {
+        for (int b = 0; b < counted_bits<P>(); ++b) {
           if (((image >> b) & 1) == 0) continue;
           ++hits;
           stray = stray || code_bit_of<P>(b) < 0;
@@ -91,12 +106,12 @@ constexpr bool placement_is_bijective() {
     }
   }
   // With every bit set each image is full: the multiplications of split do not carry.
-  uint16_t ones[P::kWords] = {};
-  for (uint16_t& word : ones) word = 0xffff;
+  Lane ones[P::kWords] = {};
+  for (Lane& word : ones) word = static_cast<Lane>(0xffff);
   bool full = true;
-  P::template split<OneLane>(ones, [&](int, uint16_t image) {
+  P::template split<OneLane<Lane>>(ones, [&](int, Lane image) {
     int bits = 0;
-    for (int b = 0; b < 16; ++b) bits += (image >> b) & 1;
+    for (int b = 0; b < counted_bits<P>(); ++b) bits += (image >> b) & 1;
     full = full && bits == P::kBits;
   });
   return full;
@@ -116,5 +131,11 @@ static_assert(placement_is_bijective<PlaceStream<5>>());
 static_assert(placement_is_bijective<PlaceStream<6>>());
 static_assert(placement_is_bijective<PlaceStream<7>>());
 static_assert(placement_is_bijective<PlaceStream<8>>());
+static_assert(placement_is_bijective<PlaceByte<3>>());
+static_assert(placement_is_bijective<PlaceByte<4>>());
+static_assert(placement_is_bijective<PlaceByte<5>>());
+static_assert(placement_is_bijective<PlaceByte<6>>());
+static_assert(placement_is_bijective<PlaceByte<7>>());
+static_assert(placement_is_bijective<PlaceByte<8>>());
 
 }  // namespace sub8::pack

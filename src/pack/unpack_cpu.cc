@@ -28,20 +28,18 @@ void unpack_coded_row(const PackedMatrix& m, const pack::PlacementTable& table, 
                       uint8_t* codes) {
   const UnitShape unit = unit_shape(m.layout);
   const int word_bytes = layout_word_bytes(m.layout);
-  const int lanes = word_bytes / 2;
-  const int halves = kPanelRows / lanes;
+  const int item = table.lane_bits / 8;
   const int channel = static_cast<int>(row % kPanelRows);
   const uint8_t* base = m.data.data() + row / kPanelRows * m.panel_bytes;
   for (int64_t k = 0; k < m.cols; ++k) {
-    const int v = static_cast<int>(k % unit.depth) * halves + channel / lanes;
+    const CodeSlot slot = code_slot(m.layout, {channel, static_cast<int>(k % unit.depth)});
+    const uint8_t* words = base + k / unit.depth * unit.bytes + slot.lane * item;
     uint32_t code = 0;
     for (int bit = 0; bit < table.bits; ++bit) {
-      const int source = table.sources[static_cast<size_t>(v * table.bits + bit)];
+      const int source = table.sources[static_cast<size_t>(slot.value * table.bits + bit)];
       uint16_t word = 0;
-      std::memcpy(
-          &word,
-          base + k / unit.depth * unit.bytes + source / 16 * word_bytes + channel % lanes * 2, 2);
-      code |= static_cast<uint32_t>((word >> (source % 16)) & 1) << bit;
+      std::memcpy(&word, words + source / table.lane_bits * word_bytes, static_cast<size_t>(item));
+      code |= static_cast<uint32_t>((word >> (source % table.lane_bits)) & 1) << bit;
     }
     codes[k] = static_cast<uint8_t>(code);
   }

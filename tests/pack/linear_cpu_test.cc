@@ -129,7 +129,7 @@ TEST(PackLinearCpu, EveryWordBitHoldsOneCodeBit) {
     const auto codec = static_cast<CpuCodec>(i);
     if (codec >= CpuCodec::kDenseF16) continue;
     const pack::PlacementTable table = pack::placement_table(codec);
-    std::vector<int> hits(static_cast<size_t>(table.words * 16));
+    std::vector<int> hits(static_cast<size_t>(table.words * table.lane_bits));
     for (int16_t source : table.sources) ++hits.at(static_cast<size_t>(source));
     for (int h : hits) EXPECT_EQ(h, 1) << cpu_codec_name(codec);
   }
@@ -189,6 +189,7 @@ TEST(PackLinearCpu, PackedBytesArePinned) {
       const auto wide = pack_linear(parts, CpuPath::kAvx512, pool);
       ASSERT_TRUE(narrow.ok() && wide.ok());
       ++seen[static_cast<int>(layout_codec(narrow->layout))];
+      ++seen[static_cast<int>(layout_codec(wide->layout))];
       char line[160];
       std::snprintf(line, sizeof(line), "{\"%s\", 0x%016llxull, 0x%016llxull},", golden.format,
                     static_cast<unsigned long long>(fnv1a(*narrow)),

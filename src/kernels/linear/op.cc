@@ -16,9 +16,13 @@ using namespace linear_cpu;
 
 // instances.inc lists the codecs in the order of CpuCodec.
 constexpr CpuCodec kInstanceOrder[] = {
-#define X(codec, Decoder) CpuCodec::codec,
+#define BOTH(codec, Decoder) CpuCodec::codec,
+#define NARROW BOTH
+#define WIDE BOTH
 #include "kernels/linear/instances.inc"
-#undef X
+#undef BOTH
+#undef NARROW
+#undef WIDE
 };
 constexpr bool instances_in_order() {
   if (std::size(kInstanceOrder) != kCpuCodecs) return false;
@@ -54,6 +58,36 @@ bool is_table(CpuCodec codec) {
   return codec >= CpuCodec::kTableStream6 && codec <= CpuCodec::kTableStream8;
 }
 
+bool is_bytes(CpuCodec codec) { return codec >= CpuCodec::kByte3 && codec <= CpuCodec::kByte8; }
+
+// Every element's bf16 numbers by code, as CodeParams::bytes wants them. bf16 holds all elements:
+// 8 exponent bits, 7 of mantissa.
+struct ByteTables {
+  struct alignas(64) Table {
+    uint8_t low[128];
+    uint8_t high[128];
+  };
+  Table table[8][7];  // [exponent_bits][mantissa_bits]
+  ByteTables() {
+    for (int x = 1; x <= 7; ++x) {
+      for (int y = 0; y <= 6; ++y) {
+        const format::ElementFormat e{static_cast<uint8_t>(x), static_cast<uint8_t>(y)};
+        for (uint32_t i = 0; e.valid() && i < 128; ++i) {
+          const uint32_t code = i & (e.code_count() - 1);
+          const uint16_t value = format::float_to_bf16(format::decode_element(e, code));
+          table[x][y].low[i] = static_cast<uint8_t>(value);
+          table[x][y].high[i] = static_cast<uint8_t>(value >> 8);
+        }
+      }
+    }
+  }
+};
+
+const uint8_t* byte_table(format::ElementFormat e) {
+  static const ByteTables kTables;
+  return kTables.table[e.exponent_bits][e.mantissa_bits].low;
+}
+
 bool uses_tiles(const PackedMatrix& w, ActivationType x_type, RowClass row_class) {
   return w.path == CpuPath::kAmx && w.bf16_exact && x_type == ActivationType::kBF16 &&
          row_class == RowClass::kPrompt;
@@ -69,6 +103,13 @@ const Kernels& kernels_for(CpuPath path, bool emulated) {
     default:
       return kScalarKernels;
   }
+}
+
+// Whether the bf16 dot product runs: on AVX-512, with weights and activations that are bf16.
+bool uses_pairs(const PackedMatrix& w, ActivationType x_type) {
+  return x_type == ActivationType::kBF16 &&
+         kAvx512Kernels.pairs[static_cast<int>(layout_codec(w.layout))].decode != nullptr &&
+         layout_word_bytes(w.layout) == 64;
 }
 
 // Depth up to which activations are zero-filled, so that no kernel meets an end inside a step.
@@ -100,6 +141,28 @@ float activation_to_float(const LinearArgs& a, int64_t row, int64_t k) {
       return format::f16_to_float(static_cast<const uint16_t*>(a.x)[at]);
     default:
       return static_cast<const float*>(a.x)[at];
+  }
+}
+
+// Rows [begin, end) as pairs of bf16 [segments][m][64], zero from K on.
+void pair_rows(const LinearArgs& a, const Kernels& kernels, int64_t begin, int64_t end,
+               float* out) {
+  const int64_t depth = padded_depth(*a.w);
+  for (int64_t row = begin; row < end; ++row) {
+    const uint16_t* in = static_cast<const uint16_t*>(a.x) + row * a.x_stride;
+    for (int64_t k = 0; k < depth; k += kSegment) {
+      auto* segment =
+          reinterpret_cast<uint16_t*>(out + (k / kSegment * a.m + row) * (kSegment / 2));
+      const int64_t count = std::min<int64_t>(depth - k, kSegment);
+      const int64_t real = std::clamp<int64_t>(a.w->cols - k, 0, count);
+      if (real == count) {
+        kernels.to_pairs(in + k, count, segment);
+        continue;
+      }
+      uint16_t tail[kSegment] = {};
+      std::copy_n(in + k, real, tail);
+      kernels.to_pairs(tail, count, segment);
+    }
   }
 }
 
@@ -146,7 +209,9 @@ PanelJob base_job(const LinearArgs& a) {
   job.panel_bytes = w.panel_bytes;
   job.depth = w.padded_cols;
   if (!w.format.dense) {
-    if (is_table(codec)) {
+    if (is_bytes(codec)) {
+      job.params.bytes = byte_table(e);
+    } else if (is_table(codec)) {
       job.params.table = value_table(e);
     } else {
       job.params.sign_shift = 16 - e.bits();
@@ -201,13 +266,22 @@ void run_tiles(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
 void run_vectors(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
                  const WorkspacePlan& plan, bool emulated) {
   const Kernels& kernels = kernels_for(a.w->path, emulated);
-  const CodecKernels& codec = kernels.codec[static_cast<int>(layout_codec(a.w->layout))];
+  const bool pairs = uses_pairs(*a.w, a.x_type);
+  const auto index = static_cast<int>(layout_codec(a.w->layout));
+  const CodecKernels& codec = pairs ? kernels.pairs[index] : kernels.codec[index];
   const UnitShape unit = unit_shape(a.w->layout);
+  const auto convert = [&](int64_t begin, int64_t end, float* out) {
+    if (pairs) {
+      pair_rows(a, kernels, begin, end, out);
+    } else {
+      convert_rows(a, begin, end, out);
+    }
+  };
   const int64_t copy = a.m * round_up<int64_t>(padded_depth(*a.w), kSegment);
   const bool small = copy <= kSmallActivations;
   if (!small) {
     pool.for_ranges(a.m, 1, [&](int64_t begin, int64_t end, int) {
-      convert_rows(a, begin, end, reinterpret_cast<float*>(workspace));
+      convert(begin, end, reinterpret_cast<float*>(workspace));
     });
   }
   const PanelJob base = base_job(a);
@@ -216,16 +290,14 @@ void run_vectors(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
     PanelJob job = base;
     job.scratch = own;
     float* x = small ? own + kTileScratchFloats : reinterpret_cast<float*>(workspace);
-    if (small) convert_rows(a, 0, a.m, x);
+    if (small) convert(0, a.m, x);
     job.x = x;
-    job.x_row = kSegment;
-    job.x_segment = a.m * kSegment;
     job.panel_begin = begin;
     job.panel_end = end;
-    if (a.m == 1) {
-      codec.row(job);
+    if (a.m <= kFewRows && codec.few[a.m - 1] != nullptr) {
+      codec.few[a.m - 1](job);
     } else {
-      kernels.rows(job, codec.decode, unit.depth, unit.bytes);
+      (pairs ? kernels.pair_rows : kernels.rows)(job, codec.decode, unit.depth, unit.bytes);
     }
   });
 }
@@ -272,9 +344,12 @@ std::string linear_kernel_id(const PackedMatrix& w, int64_t m, ActivationType x_
   std::replace(id.begin(), id.end(), ':', '-');
   if (uses_tiles(w, x_type, row_class)) return id + "amx_32x32x32";
   const bool wide = w.path == CpuPath::kAvx512 || w.path == CpuPath::kAmx;
-  const std::string path(wide ? "avx512" : cpu_path_name(w.path));
-  if (m == 1) return id + path + "_1x32";
-  return id + path + (wide ? "_12x32" : "_3x32");
+  id += std::string(wide ? "avx512" : cpu_path_name(w.path)) + "_";
+  if (uses_pairs(w, x_type)) {
+    return id + (m <= kFewRows ? std::to_string(m) + "x32" : "12x32");
+  }
+  if (m == 1) return id + "1x32";
+  return id + (wide ? "12x32" : "3x32");
 }
 
 uint64_t linear_order_id(const PackedMatrix& w, ActivationType x_type, RowClass row_class) {

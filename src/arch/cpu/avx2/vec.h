@@ -16,6 +16,7 @@ struct Vec {
   static constexpr int kBytes = 32;
   static constexpr int kLanes = 8;
   static constexpr int kRows = 3;  // 3 x 4 accumulators, 3 broadcasts and 1 weight: 16 registers
+  static constexpr bool kPairs = false;
   using U = __m256i;
   using F = __m256;
 

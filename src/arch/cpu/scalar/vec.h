@@ -5,9 +5,16 @@
 // template gives the same bits on each: every float operation is correctly rounded, `fma` rounds
 // once.
 //
-//   U: load, band, bor, bor_masked (a | (b & mask)), shl<n>, shr<n>, shl_by, mul (low 16 bits)
+//   U: load (aligned), load_unaligned, band, bor, bor_masked (a | (b & mask)), shl<n>, shr<n>, shl_by, mul (low 16 bits)
 //   U -> F: f16 (lanes of the lower and of the upper half, exact), lookup_low/lookup_high (table)
 //   bytes -> U: widen (one byte per lane)
+//   64-byte policies only, for pairs of bf16 in 32-bit lanes:
+//      select(a, b, byte mask): the bits of b where mask has ones, in every byte
+//      lookup(table, index): by byte; 64 or 128 entries in one or two registers, upper bits of the
+//      index ignored. zip_low, zip_high: bytes of two registers interleaved within 16-byte lanes
+//      (a's first), their lower or upper 8. rotate16: both halves of a 32-bit lane change places
+//      dot(w, x, c): fma(w's lower, x's lower, fma(w's upper, x's upper, c)); subnormal operands
+//      and results are taken as zero. lower_bf16, upper_bf16: one half of each lane as f32
 //   F: zero, broadcast, load, store, add, mul, fma(a, b, c) = a*b + c, e8m0 (one byte per lane),
 //      bf16_even/bf16_odd (32-bit lanes that hold a pair of bf16: low half, high half)
 #pragma once
@@ -43,6 +50,7 @@ struct Vec {
   static constexpr int kBytes = Bytes;
   static constexpr int kLanes = Bytes / 4;  // of F
   static constexpr int kRows = 3;           // token rows per register block of the panel kernel
+  static constexpr bool kPairs = Bytes == 64;
   using U = typename Lanes<Bytes>::U;
   using F = typename Lanes<Bytes>::F;
   using Wide = typename Lanes<Bytes>::Wide;
@@ -56,6 +64,7 @@ struct Vec {
   }
 
   static SUB8_INLINE U load(const uint8_t* p) { return load_as<U>(p); }
+  static SUB8_INLINE U load_unaligned(const uint8_t* p) { return load(p); }
   static SUB8_INLINE U band(U a, uint16_t mask) { return a & mask; }
   static SUB8_INLINE U bor(U a, U b) { return a | b; }
   static SUB8_INLINE U bor_masked(U a, U b, uint16_t mask) { return a | (b & mask); }
@@ -107,6 +116,53 @@ struct Vec {
   }
   static SUB8_INLINE F bf16_odd(U a) {
     return reinterpret_cast<F>(reinterpret_cast<Wide>(a) & 0xffff0000u);
+  }
+
+  static SUB8_INLINE U select(U a, U b, uint8_t mask) {
+    const uint16_t both = static_cast<uint16_t>(mask * 0x0101);
+    return (a & static_cast<uint16_t>(~both)) | (b & both);
+  }
+  template <int N>
+  static __attribute__((noinline)) U lookup(const U (&table)[N], U index) {
+    uint8_t bytes[N * Bytes];
+    uint8_t at[Bytes];
+    std::memcpy(bytes, table, sizeof(bytes));
+    std::memcpy(at, &index, sizeof(at));
+    for (uint8_t& byte : at) byte = bytes[byte % (N * Bytes)];
+    return load(at);
+  }
+  template <int First>
+  static SUB8_INLINE U zip(const U& a, const U& b) {
+    uint8_t out[Bytes];
+    for (int i = 0; i < Bytes; ++i) {
+      const U& from = i % 2 == 0 ? a : b;
+      out[i] = reinterpret_cast<const uint8_t*>(&from)[i / 16 * 16 + First + i % 16 / 2];
+    }
+    return load(out);
+  }
+  static SUB8_INLINE U zip_low(U a, U b) { return zip<0>(a, b); }
+  static SUB8_INLINE U zip_high(U a, U b) { return zip<8>(a, b); }
+  static SUB8_INLINE U rotate16(U a) {
+    const Wide wide = reinterpret_cast<Wide>(a);
+    return reinterpret_cast<U>((wide << 16) | (wide >> 16));
+  }
+  static SUB8_INLINE F as_float(U a) { return reinterpret_cast<F>(a); }
+  static SUB8_INLINE F lower_bf16(F a) { return bf16_even(reinterpret_cast<U>(a)); }
+  static SUB8_INLINE F upper_bf16(F a) { return bf16_odd(reinterpret_cast<U>(a)); }
+  static SUB8_INLINE float flush(float x) { return __builtin_fabsf(x) < 0x1p-126f ? 0.0f * x : x; }
+  static SUB8_INLINE float product_sum(uint32_t a, uint32_t b, float sum) {
+    return flush(__builtin_fmaf(flush(__builtin_bit_cast(float, a)),
+                                flush(__builtin_bit_cast(float, b)), sum));
+  }
+  static __attribute__((noinline)) F dot(F w, F x, F c) {
+    F out;
+    for (int i = 0; i < kLanes; ++i) {
+      const uint32_t a = __builtin_bit_cast(uint32_t, float{w[i]});
+      const uint32_t b = __builtin_bit_cast(uint32_t, float{x[i]});
+      const float upper = product_sum(a & 0xffff0000u, b & 0xffff0000u, flush(c[i]));
+      out[i] = product_sum(a << 16, b << 16, upper);
+    }
+    return out;
   }
 
   static SUB8_INLINE F zero() { return F{}; }

@@ -11,6 +11,7 @@ namespace sub8::linear_cpu {
 inline constexpr int kSegment = 128;
 inline constexpr int kPanel = 32;       // output channels of a panel
 inline constexpr int kRowBlock = 96;    // token rows at a time: with the panel, their sums fit L1
+inline constexpr int kFewRows = 8;      // up to this M weights may be decoded in registers
 inline constexpr int kPrefetch = 1536;  // bytes ahead in the packed stream
 
 struct CodeParams {    // for codecs that are not fixed to one element
@@ -18,17 +19,18 @@ struct CodeParams {    // for codecs that are not fixed to one element
   int magnitude_shift = 0;
   uint16_t magnitude_mask = 0;
   const float* table = nullptr;  // canonical code -> value
+  // Byte codecs: canonical code -> bf16, 128 lower bytes, then 128 upper ones, repeated to fill;
+  // 64-byte aligned. Eight-bit codes: of the magnitude.
+  const uint8_t* bytes = nullptr;
 };
 
 enum class ScaleKind : uint8_t { kNone, kE4M3, kE8M0 };
 
 // Rows [0, m) of Y for panels [panel_begin, panel_end).
 struct PanelJob {
-  // f32 activations: (row, k) is x[k / 128 * x_segment + row * x_row + k % 128]. Zero from K up to
-  // the weights' padded depth.
+  // Activations as 32-bit items, f32 or pairs of bf16 (value 2*i in the upper half, 2*i+1 in the
+  // lower): [segments][m][items of a segment]. Zero from K up to the weights' padded depth.
   const float* x = nullptr;
-  int64_t x_row = 0;
-  int64_t x_segment = 0;
   int64_t m = 0;
 
   const uint8_t* data = nullptr;  // of panel 0
@@ -58,19 +60,27 @@ struct PanelJob {
 inline constexpr int64_t kScratchFloats =
     kSegment * kPanel + kSegment / 16 * kPanel + int64_t{kRowBlock} * kPanel;
 
-// Decodes `units` units into out[depth][32] f32, without the correction.
+// Decodes `units` units into out[items][32], f32 or pairs of bf16, without the correction.
 using DecodeFn = void (*)(const uint8_t* data, int64_t units, const CodeParams& params, float* out);
 
+// Kernels for one kind of item.
 struct CodecKernels {
-  void (*row)(const PanelJob& job) = nullptr;  // m == 1, straight from registers
+  // By rows - 1, m <= kFewRows: straight from registers. Null: use `decode` and Kernels::rows.
+  void (*few[kFewRows])(const PanelJob& job) = {};
   DecodeFn decode = nullptr;
 };
 
+// Any m: decodes a panel segment, then runs blocks of rows over it.
+using RowsFn = void (*)(const PanelJob& job, DecodeFn decode, int unit_depth, int unit_bytes);
+
 // One ISA's kernels. All of them sum in the same order, see op.h.
 struct Kernels {
-  CodecKernels codec[32];  // indexed by CpuCodec
-  // Any m: decodes a panel segment, then runs blocks of rows over it.
-  void (*rows)(const PanelJob& job, DecodeFn decode, int unit_depth, int unit_bytes) = nullptr;
+  CodecKernels codec[32];  // f32 items; indexed by CpuCodec
+  RowsFn rows = nullptr;
+  CodecKernels pairs[32];  // pairs of bf16; null where the ISA or the codec has none
+  RowsFn pair_rows = nullptr;
+  // One row of bf16 values as pairs; count is a multiple of 32.
+  void (*to_pairs)(const uint16_t* x, int64_t count, uint16_t* out) = nullptr;
 };
 
 // AMX: m rows of bf16 activations, zero-padded to whole 16 x 32 tiles.
