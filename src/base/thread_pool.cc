@@ -70,6 +70,7 @@ int ThreadPool::default_threads() {
 
 ThreadPool::ThreadPool(int threads) {
   SUB8_CHECK_GE(threads, 1);
+  claims_ = std::make_unique<Claim[]>(static_cast<size_t>(threads));
   workers_.reserve(static_cast<size_t>(threads - 1));
   for (int part = 1; part < threads; ++part) workers_.emplace_back([this, part] { worker(part); });
 }
@@ -81,6 +82,23 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : workers_) thread.join();
 }
 
+// Runs the thread's own part of the job, then every other that is still free. A job cannot end
+// before all its parts were taken, and each claim steps from job - 1 to job once: a thread that
+// comes late finds nothing, and call_ and context_ are the job's for as long as a part runs.
+void ThreadPool::take_parts(uint32_t job, int own) {
+  const int parts = size();
+  for (int i = 0; i < parts; ++i) {
+    const int part = (own + i) % parts;
+    std::atomic<uint32_t>& claim = claims_[static_cast<size_t>(part)].job;
+    uint32_t before = job - 1;
+    if (claim.load(std::memory_order_relaxed) != before ||
+        !claim.compare_exchange_strong(before, job, std::memory_order_acquire))
+      continue;
+    call_(context_, part, parts);
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
+  }
+}
+
 void ThreadPool::run_erased(Call call, void* context) {
   const int parts = size();
   if (parts == 1) {
@@ -89,10 +107,10 @@ void ThreadPool::run_erased(Call call, void* context) {
   }
   call_ = call;
   context_ = context;
-  pending_.store(parts - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
+  pending_.store(parts, std::memory_order_relaxed);
+  const uint32_t job = generation_.fetch_add(1, std::memory_order_release) + 1;
   generation_.notify_all();
-  call(context, 0, parts);
+  take_parts(job, 0);
   while (!spin_until([this] { return pending_.load(std::memory_order_acquire) == 0; })) {
     const int left = pending_.load(std::memory_order_acquire);
     if (left != 0) pending_.wait(left, std::memory_order_acquire);
@@ -106,10 +124,9 @@ void ThreadPool::worker(int part) {
       generation_.wait(seen, std::memory_order_acquire);
       if (generation_.load(std::memory_order_acquire) == seen) continue;
     }
-    ++seen;
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_) return;
-    call_(context_, part, size());
-    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
+    take_parts(seen, part);
   }
 }
 

@@ -1,6 +1,8 @@
 // A pool with static partitions: part i of a job always runs the same share, whatever thread
 // executes it, so results never depend on scheduling. Workers spin for a short while between jobs
-// (a decode step is hundreds of jobs of tens of microseconds) and then sleep.
+// (a decode step is hundreds of jobs of tens of microseconds) and then sleep. A thread that is done
+// with its own part takes those that nobody has begun: on a busy machine a job does not wait for
+// threads that the system has not let run.
 #pragma once
 
 #include <atomic>
@@ -58,12 +60,18 @@ class ThreadPool {
   using Call = void (*)(void* context, int part, int parts);
   void run_erased(Call call, void* context);
   void worker(int part);
+  void take_parts(uint32_t job, int own);
+
+  struct alignas(64) Claim {
+    std::atomic<uint32_t> job{0};  // the last one whose part this was taken
+  };
 
   std::vector<std::thread> workers_;
+  std::unique_ptr<Claim[]> claims_;  // one for each part
   Call call_ = nullptr;
   void* context_ = nullptr;
-  bool stop_ = false;
-  alignas(64) std::atomic<uint32_t> generation_{0};
+  std::atomic<bool> stop_{false};
+  alignas(64) std::atomic<uint32_t> generation_{0};  // the current job's number
   alignas(64) std::atomic<int> pending_{0};
 };
 
