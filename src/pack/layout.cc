@@ -7,12 +7,11 @@ namespace sub8 {
 namespace {
 
 constexpr std::string_view kCodecNames[kCpuCodecs] = {
-    "e3m2",         "e2m3",         "e2m2",       "e3m1",       "e2m1",
-    "e3m3",         "e4m3",         "e5m2",       "f16stream3", "f16stream4",
-    "f16stream5",   "f16stream6",   "f16stream7", "f16stream8", "tablestream6",
-    "tablestream7", "tablestream8", "byte3",      "byte4",      "byte5",
-    "byte6",        "byte7",        "byte8",      "dense_f16",  "dense_bf16",
-    "dense_f32"};
+    "e3m2",       "e2m3",       "e2m2",         "e3m1",         "e2m1",         "e3m3",
+    "e4m3",       "e5m2",       "f16stream3",   "f16stream4",   "f16stream5",   "f16stream6",
+    "f16stream7", "f16stream8", "tablestream6", "tablestream7", "tablestream8", "byte3",
+    "byte4",      "byte5",      "byte6",        "byte7",        "byte8",        "dense_f16",
+    "dense_bf16", "dense_f32"};
 
 CpuCodec choose_codec(const format::WeightFormat& f, bool wide) {
   if (f.dense) {

@@ -5,6 +5,7 @@
 //   "fma" order (scalar, AVX2, AVX-512: the same bits on all three):
 //     no block scales:  s = fma(w[k], x[k], s), k ascending
 //     block scales:     s as above over one group, then t = fma(scale[g], s, t), g ascending
+//     AVX-512 with bf16 activations takes subnormal operands and sums of that order as zero.
 //   "tile" order (AMX, prompt rows): arch/cpu/scalar/tile.h, 32 values of K a step.
 //   y = s * outer_scale (once), then + bias, then + y where accumulating; each rounded.
 // w is the element (for AMX: element times block scale) up to a power of two that is taken out

@@ -1,5 +1,5 @@
-// AVX-512 (F, BW, DQ, VL, VBMI, BF16) vector primitives; arch/cpu/scalar/vec.h describes the functions.
-// Include only in translation units with those -m flags.
+// AVX-512 (F, BW, DQ, VL, VBMI, BF16) vector primitives; arch/cpu/scalar/vec.h describes the
+// functions. Include only in translation units with those -m flags.
 #pragma once
 
 #include <cstdint>

@@ -5,10 +5,10 @@
 // template gives the same bits on each: every float operation is correctly rounded, `fma` rounds
 // once.
 //
-//   U: load (aligned), load_unaligned, band, bor, bor_masked (a | (b & mask)), shl<n>, shr<n>, shl_by, mul (low 16 bits)
-//   U -> F: f16 (lanes of the lower and of the upper half, exact), lookup_low/lookup_high (table)
-//   bytes -> U: widen (one byte per lane)
-//   64-byte policies only, for pairs of bf16 in 32-bit lanes:
+//   U: load (aligned), load_unaligned, band, bor, bor_masked (a | (b & mask)), shl<n>, shr<n>,
+//   shl_by, mul (low 16 bits) U -> F: f16 (lanes of the lower and of the upper half, exact),
+//   lookup_low/lookup_high (table) bytes -> U: widen (one byte per lane) 64-byte policies only, for
+//   pairs of bf16 in 32-bit lanes:
 //      select(a, b, byte mask): the bits of b where mask has ones, in every byte
 //      lookup(table, index): by byte; 64 or 128 entries in one or two registers, upper bits of the
 //      index ignored. zip_low, zip_high: bytes of two registers interleaved within 16-byte lanes
