@@ -161,6 +161,26 @@ Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& a
   return quantize::quantize_at_load(std::move(source), recipe, pool.size());
 }
 
+void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
+  const int64_t element = exact ? 4 : 2;
+  int64_t stored = 0;
+  int64_t held = 0;
+  for (const checkpoint::WeightInfo& info : source.weights()) {
+    if (info.kind == checkpoint::WeightKind::kVector || !info.format.dense) continue;
+    if (info.stored_type == format::dtype_name(info.format.dtype)) continue;
+    // A tied table is held twice: for look-ups, and packed for the head.
+    const bool twice = source.tied_head() && source.find("lm_head") == &info;
+    stored += info.stored_bytes;
+    held += info.rows * info.cols * element * (twice ? 2 : 1);
+  }
+  if (held == 0) return;
+  fmt::print(stderr,
+             "{} of {} weights are decoded to {} and will take about {} of memory; `sub8 quantize` "
+             "or --weights FORMAT makes them small again\n",
+             format_bytes(static_cast<double>(stored)), source.quantization(),
+             exact ? "f32" : "bf16", format_bytes(static_cast<double>(held)));
+}
+
 Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options) {
   LoadedModel out;
   SUB8_ASSIGN_OR_RETURN(const int threads, args.thread_count());
@@ -168,6 +188,7 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
   SUB8_ASSIGN_OR_RETURN(auto source, open_source(args, *out.pool));
   SUB8_ASSIGN_OR_RETURN(out.bundle, engine::make_bundle(std::move(source)));
   for (const std::string& warning : out.bundle.warnings) print_warning(warning);
+  say_decoded_memory(*out.bundle.source, options.activations == ActivationType::kF32);
   ProgressBar bar("loading");
   options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);

@@ -68,6 +68,10 @@ struct ModelArgs {
 Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args,
                                                               ThreadPool& pool);
 
+// Says on stderr how much memory the weights of a GGUF will take once they are decoded; nothing
+// where they are held as they are stored. `exact`: decoded to f32, else to bf16.
+void say_decoded_memory(const checkpoint::WeightSource& source, bool exact);
+
 // Opens the model, loads it with a progress bar, and prints what is in force.
 struct LoadedModel {
   std::unique_ptr<ThreadPool> pool;

@@ -61,6 +61,7 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   if (window > limit)
     return invalid_argument(
         fmt::format("--window {} is beyond the model's {} positions", window, limit));
+  say_decoded_memory(*out.bundle.source, options.activations == ActivationType::kF32);
   ProgressBar bar(title);
   options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);

@@ -107,7 +107,7 @@ Result<std::unique_ptr<WeightSource>> GgufSource::open(const fs::path& path) {
 // "gguf Q4_1": the type that holds most of the bytes.
 void GgufSource::describe_types() {
   std::map<std::string, int64_t> bytes;
-  for (const WeightInfo& info : weights_) bytes[info.stored_type] += info.stored_bytes;
+  for (const WeightInfo& info : weights()) bytes[info.stored_type] += info.stored_bytes;
   std::string most;
   for (const auto& [type, size] : bytes) {
     if (most.empty() || size > bytes[most]) most = type;
@@ -183,7 +183,7 @@ Status GgufSource::resolve(const ExpectedWeight& expected) {
   info.stored_bytes = static_cast<int64_t>(tensor.data.size());
   info.file = file_.source();
   if (!is_vector) SUB8_RETURN_IF_ERROR(take_side_scales(base, entry, info));
-  weights_.push_back(std::move(info));
+  add_weight(std::move(info));
   entries_.emplace(expected.name, entry);
   return {};
 }

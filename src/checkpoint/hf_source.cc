@@ -343,7 +343,7 @@ Status HfSource::resolve(const ExpectedWeight& expected) {
   }
   info.format = entry.format;
   info.file = entry.codes->path();
-  weights_.push_back(std::move(info));
+  add_weight(std::move(info));
   entries_.emplace(expected.name, std::move(entry));
   return {};
 }

@@ -1,7 +1,8 @@
 #include "checkpoint/weight_source.h"
 
-#include <algorithm>
+#include <utility>
 
+#include "base/check.h"
 #include "checkpoint/gguf_source.h"
 #include "checkpoint/hf_source.h"
 #include "checkpoint/model_layout.h"
@@ -21,11 +22,15 @@ bool looks_like_hub_id(const std::string& text) {
 WeightSource::~WeightSource() = default;
 
 const WeightInfo* WeightSource::find(std::string_view name) const {
-  const std::string own =
-      name == "lm_head" && tied_head() ? embedding_module(config()) : std::string(name);
-  const auto at = std::find_if(weights_.begin(), weights_.end(),
-                               [&](const WeightInfo& info) { return info.name == own; });
-  return at == weights_.end() ? nullptr : &*at;
+  const auto at = name == "lm_head" && tied_head() ? index_.find(embedding_module(config()))
+                                                   : index_.find(name);
+  return at == index_.end() ? nullptr : &weights_[at->second];
+}
+
+void WeightSource::add_weight(WeightInfo info) {
+  const bool added = index_.emplace(info.name, weights_.size()).second;
+  SUB8_CHECK(added);
+  weights_.push_back(std::move(info));
 }
 
 Result<std::optional<float>> WeightSource::kv_scale(int64_t, bool) const {

@@ -14,6 +14,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -87,8 +89,8 @@ class WeightSource {
   const std::vector<std::string>& warnings() const { return warnings_; }
   // "sub8", "modelopt NVFP4", "compressed-tensors", "gguf Q4_1", or "" for plain 16/32-bit files.
   const std::string& quantization() const { return quantization_; }
-  // KV-cache scheme that the export asks for: "", "fp8" or "nvfp4". Scales are vectors named
-  // "model.layers.N.self_attn.k_scale" and ".v_scale" (one value), reached with kv_scale().
+  // KV-cache scheme that the export asks for: "", "fp8" or "nvfp4"; kv_scale() has a layer's scales
+  // (a multiplier; nothing where the files have none). The quantiser carries both over.
   const std::string& kv_cache_scheme() const { return kv_cache_scheme_; }
   virtual Result<std::optional<float>> kv_scale(int64_t layer, bool value_side) const;
 
@@ -108,13 +110,19 @@ class WeightSource {
   virtual void release(std::string_view module) const = 0;
 
  protected:
+  // Appends to weights(); names are unique.
+  void add_weight(WeightInfo info);
+
   GenerationConfig generation_config_;
   CheckpointTexts texts_;
-  std::vector<WeightInfo> weights_;
   std::vector<std::string> ignored_;
   std::vector<std::string> warnings_;
   std::string quantization_;
   std::string kv_cache_scheme_;
+
+ private:
+  std::vector<WeightInfo> weights_;
+  std::map<std::string, size_t, std::less<>> index_;  // of weights_, by name
 };
 
 // A directory (safetensors, config.json) or a .gguf file. Something that exists as neither but

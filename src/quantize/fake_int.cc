@@ -29,18 +29,19 @@ class FakeSource final : public WeightSource {
       : source_(std::move(source)), rule_(rule) {
     generation_config_ = source_->generation_config();
     texts_ = source_->texts();
-    weights_ = source_->weights();
     ignored_ = source_->ignored();
     warnings_ = source_->warnings();
     quantization_ = "fake " + rule_.name();
     kv_cache_scheme_ = source_->kv_cache_scheme();
-    for (WeightInfo& info : weights_) {
-      if (!rounded(info)) continue;
-      info.format = format::dense_format(DType::kBF16);
-      info.stored_type = rule_.name();
-      info.stored_bytes = static_cast<int64_t>(
-          std::llround(rule_.storage_bits(info.cols) * static_cast<double>(info.rows) *
-                       static_cast<double>(info.cols) / 8.0));
+    for (WeightInfo info : source_->weights()) {
+      if (rounded(info)) {
+        info.format = format::dense_format(DType::kBF16);
+        info.stored_type = rule_.name();
+        info.stored_bytes = static_cast<int64_t>(
+            std::llround(rule_.storage_bits(info.cols) * static_cast<double>(info.rows) *
+                         static_cast<double>(info.cols) / 8.0));
+      }
+      add_weight(std::move(info));
     }
   }
 

@@ -36,25 +36,42 @@ json::array kept_modules(const Plan& plan) {
   return out;
 }
 
+// kv_cache_scheme as exporters write it: an object for FP8, a name for NVFP4, null for none.
+json::value kv_scheme(const Plan& plan) {
+  if (plan.kv_cache_scheme == "fp8") {
+    json::object out = {{"num_bits", 8}, {"type", "float"}, {"dynamic", false}};
+    if (plan.layout == Layout::kCompressedTensors) {
+      out["strategy"] = "tensor";
+      out["symmetric"] = true;
+    }
+    return out;
+  }
+  return plan.kv_cache_scheme == "nvfp4" ? json::value("NVFP4") : json::value(nullptr);
+}
+
 json::object sub8_config(const Plan& plan) {
   json::object modules;
   for (const PlannedWeight& w : plan.weights) {
     if (w.kind != WeightKind::kVector && !w.format.dense) modules[w.name] = w.format.name();
   }
-  return {{"quant_method", "sub8"},
-          {"format_version", checkpoint::kSub8FormatVersion},
-          {"modules", std::move(modules)}};
+  json::object out = {{"quant_method", "sub8"},
+                      {"format_version", checkpoint::kSub8FormatVersion},
+                      {"modules", std::move(modules)}};
+  if (!plan.kv_cache_scheme.empty()) out["kv_cache_scheme"] = kv_scheme(plan);
+  return out;
 }
 
 json::object modelopt_config(const Plan& plan, std::string_view version) {
   const json::object weights = {
       {"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
   const json::object group = {{"weights", weights}, {"targets", json::array{"Linear"}}};
-  return {{"quant_method", "modelopt"},
-          {"quant_algo", "W4A16_NVFP4"},
-          {"config_groups", json::object{{"group_0", group}}},
-          {"ignore", kept_modules(plan)},
-          {"producer", json::object{{"name", kProducer}, {"version", version}}}};
+  json::object out = {{"quant_method", "modelopt"},
+                      {"quant_algo", "W4A16_NVFP4"},
+                      {"config_groups", json::object{{"group_0", group}}},
+                      {"ignore", kept_modules(plan)},
+                      {"producer", json::object{{"name", kProducer}, {"version", version}}}};
+  if (!plan.kv_cache_scheme.empty()) out["kv_cache_scheme"] = kv_scheme(plan);
+  return out;
 }
 
 json::object compressed_tensors_config(const Plan& plan) {
@@ -83,7 +100,7 @@ json::object compressed_tensors_config(const Plan& plan) {
   return {
       {"quant_method", "compressed-tensors"}, {"format", name},
       {"quantization_status", "compressed"},  {"config_groups", json::object{{"group_0", group}}},
-      {"ignore", std::move(ignore)},          {"kv_cache_scheme", nullptr}};
+      {"ignore", std::move(ignore)},          {"kv_cache_scheme", kv_scheme(plan)}};
 }
 
 }  // namespace
@@ -118,6 +135,18 @@ ModuleTensors module_tensors(const PlannedWeight& w, Layout layout) {
   return out;
 }
 
+TensorSpec kv_scale_tensor(const KvScale& scale, const checkpoint::ModelConfig& config,
+                           Layout layout) {
+  const bool compressed = layout == Layout::kCompressedTensors;
+  const std::string layers = config.architecture == checkpoint::Architecture::kOpt
+                                 ? "model.decoder.layers."
+                                 : "model.layers.";
+  const std::string side = scale.value_side ? "v" : "k";
+  const std::string name = layers + std::to_string(scale.layer) + ".self_attn." +
+                           (compressed ? "" : side + "_proj.") + side + "_scale";
+  return {name, DType::kF32, compressed ? std::vector<int64_t>{1} : std::vector<int64_t>{}};
+}
+
 json::object quantization_config(const Plan& plan, std::string_view version) {
   switch (plan.layout) {
     case Layout::kModelOpt:
@@ -131,9 +160,12 @@ json::object quantization_config(const Plan& plan, std::string_view version) {
 
 std::optional<json::object> hf_quant_config(const Plan& plan, std::string_view version) {
   if (plan.layout != Layout::kModelOpt) return std::nullopt;
+  const json::value kv = plan.kv_cache_scheme == "fp8"     ? json::value("FP8")
+                         : plan.kv_cache_scheme == "nvfp4" ? json::value("NVFP4")
+                                                           : json::value(nullptr);
   return json::object{{"producer", json::object{{"name", kProducer}, {"version", version}}},
                       {"quantization", json::object{{"quant_algo", "W4A16_NVFP4"},
-                                                    {"kv_cache_quant_algo", nullptr},
+                                                    {"kv_cache_quant_algo", kv},
                                                     {"group_size", 16},
                                                     {"exclude_modules", kept_modules(plan)}}}};
 }

@@ -32,6 +32,11 @@ struct ModuleTensors {
 };
 ModuleTensors module_tensors(const PlannedWeight& weight, Layout layout);
 
+// Name, type and shape of a KV scale: ModelOpt's and sub8's "...self_attn.k_proj.k_scale" F32 [],
+// compressed-tensors' "...self_attn.k_scale" F32 [1].
+checkpoint::TensorSpec kv_scale_tensor(const KvScale& scale, const checkpoint::ModelConfig& config,
+                                       Layout layout);
+
 // The member quantization_config of config.json. `version` is the program's.
 boost::json::object quantization_config(const Plan& plan, std::string_view version);
 

@@ -26,20 +26,21 @@ class QuantizedSource final : public WeightSource {
         scales_(*source_, plan_, recipe_) {
     generation_config_ = source_->generation_config();
     texts_ = source_->texts();
-    weights_ = source_->weights();
     ignored_ = source_->ignored();
     warnings_ = source_->warnings();
     warnings_.insert(warnings_.end(), plan_.warnings.begin(), plan_.warnings.end());
     quantization_ = "sub8 at load from " +
                     (source_->quantization().empty() ? "16/32-bit" : source_->quantization());
     kv_cache_scheme_ = source_->kv_cache_scheme();
-    for (const PlannedWeight& w : plan_.weights) {
-      if (!w.quantize) continue;
-      WeightInfo& info = weights_[w.index];
-      info.format = w.format;
-      info.stored_type = w.format.name();
-      info.stored_bytes = w.bytes();
-      planned_[w.name] = &w;
+    for (const PlannedWeight& w : plan_.weights) {  // all weights, in the source's order
+      WeightInfo info = source_->weights()[w.index];
+      if (w.quantize) {
+        info.format = w.format;
+        info.stored_type = w.format.name();
+        info.stored_bytes = w.bytes();
+        planned_[w.name] = &w;
+      }
+      add_weight(std::move(info));
     }
   }
 

@@ -158,6 +158,11 @@ Status check_foreign_layout(const Plan& plan, Layout layout) {
     return unsupported("layout '" + name +
                        "': a mix of nvfp4 and mxfp4 is written as --layout sub8 only");
   }
+  if (layout == Layout::kCompressedTensors && plan.kv_cache_scheme == "nvfp4") {
+    return unsupported("layout '" + name +
+                       "': no export of it has an NVFP4 KV cache, which this source asks for. Use "
+                       "--layout sub8");
+  }
   return {};
 }
 
@@ -253,6 +258,13 @@ Result<Plan> plan_quantization(const WeightSource& source, const Recipe& recipe)
   SUB8_RETURN_IF_ERROR(chooser.require_all_used());
   if (recipe.lm_head && !head_seen) {
     return invalid_argument("the model has no output head to quantise");
+  }
+  plan.kv_cache_scheme = source.kv_cache_scheme();
+  for (int64_t layer = 0; layer < source.config().layers; ++layer) {
+    for (const bool value_side : {false, true}) {
+      SUB8_ASSIGN_OR_RETURN(const auto scale, source.kv_scale(layer, value_side));
+      if (scale) plan.kv_scales.push_back({layer, value_side, *scale});
+    }
   }
   SUB8_RETURN_IF_ERROR(resolve_layout(recipe.layout, plan));
   return plan;

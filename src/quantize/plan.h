@@ -26,11 +26,20 @@ struct PlannedWeight {
   int64_t bytes() const { return format.storage_bytes(rows, cols); }
 };
 
+// A static scale of the KV cache that the source has, written as it is.
+struct KvScale {
+  int64_t layer = 0;
+  bool value_side = false;  // of V; else of K
+  float scale = 1.0F;       // multiplier: value = code * scale
+};
+
 struct Plan {
   std::vector<PlannedWeight> weights;  // in the source's order
   int scale_groups = 0;
   Layout layout = Layout::kSub8;  // resolved: never kAuto
   bool tied_head = false;
+  std::string kv_cache_scheme;  // as of the source: "", "fp8" or "nvfp4"
+  std::vector<KvScale> kv_scales;
   std::vector<std::string> warnings;
 };
 

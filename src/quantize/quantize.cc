@@ -71,6 +71,10 @@ class Run {
       done_bytes_ += w.source_bytes;
       advance(w, 0, w.rows);
     }
+    for (const KvScale& kv : plan_.kv_scales) {
+      const TensorSpec spec = kv_scale_tensor(kv, source_.config(), plan_.layout);
+      SUB8_RETURN_IF_ERROR(writer.write(spec.name, bytes_of({&kv.scale, 1})));
+    }
     return {};
   }
 
@@ -188,13 +192,16 @@ class Run {
   int64_t total_bytes_ = 0;
 };
 
-std::vector<TensorSpec> all_tensors(const Plan& plan) {
+std::vector<TensorSpec> all_tensors(const Plan& plan, const checkpoint::ModelConfig& config) {
   std::vector<TensorSpec> out;
   for (const PlannedWeight& w : plan.weights) {
     ModuleTensors tensors = module_tensors(w, plan.layout);
     out.push_back(std::move(tensors.codes));
     if (tensors.block_scales) out.push_back(std::move(*tensors.block_scales));
     if (tensors.outer_scales) out.push_back(std::move(*tensors.outer_scales));
+  }
+  for (const KvScale& scale : plan.kv_scales) {
+    out.push_back(kv_scale_tensor(scale, config, plan.layout));
   }
   return out;
 }
@@ -336,7 +343,7 @@ Result<QuantizeReport> quantize_checkpoint(const WeightSource& source, const Rec
   SUB8_ASSIGN_OR_RETURN(OutputDirectory output,
                         OutputDirectory::create(options.directory, options.overwrite));
   SUB8_ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                        SafetensorsWriter::create(output.path(), all_tensors(plan),
+                        SafetensorsWriter::create(output.path(), all_tensors(plan, source.config()),
                                                   {{"format", "pt"}}, options.shard_bytes));
   Run run(source, recipe, plan, pool, progress);
   SUB8_RETURN_IF_ERROR(run.write_all(writer, report));

@@ -186,8 +186,8 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
   EXPECT_LT(rows[0].at("kl_divergence").to_number<double>(), 1e-12);
   EXPECT_EQ(rows[1].at("perplexity"), eval.at("perplexity"));
   EXPECT_EQ(rows[1].at("label"), "e3m2+head");
-  const Outcome alone = run(evaluate + "--weights nvfp4 --four-over-six --reference '" +
-                            model("llama-chat") + "'");
+  const Outcome alone =
+      run(evaluate + "--weights nvfp4 --four-over-six --reference '" + model("llama-chat") + "'");
   EXPECT_EQ(rows[2].at("per_window"), json::parse(alone.out).at("per_window"));
   EXPECT_EQ(rows[2].at("weight_nmse"), json::parse(alone.out).at("weight_nmse"));
   EXPECT_SAYS(run(evaluate + "--sweep e3m2+tail").err, "known are +head and +4/6");
@@ -268,6 +268,7 @@ TEST_F(Cli, DemoPerplexityEqualsTransformers) {
                       "--max-windows 2 --json -",
                       gguf.string()));
   ASSERT_EQ(got.status, 0) << got.err;
+  EXPECT_SAYS(got.err, "decoded to f32 and will take about");
   const json::value report = json::parse(got.out);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_NEAR(report.at("per_window").at(i).at("nll").as_double(),

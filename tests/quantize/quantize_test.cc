@@ -124,6 +124,74 @@ TEST_F(Quantize, LayoutsAndSharedTensorScales) {
   EXPECT_EQ(run("llama", recipe("e3m2"), "e3m2")->layout, Layout::kSub8);
 }
 
+// A model with another kind of source: static KV scales, as ModelOpt exports have them.
+class WithKvScales final : public WeightSource {
+ public:
+  WithKvScales(std::unique_ptr<WeightSource> source, std::string scheme)
+      : source_(std::move(source)) {
+    texts_ = source_->texts();
+    kv_cache_scheme_ = std::move(scheme);
+    for (const checkpoint::WeightInfo& info : source_->weights()) add_weight(info);
+  }
+  const checkpoint::ModelConfig& config() const override { return source_->config(); }
+  bool tied_head() const override { return source_->tied_head(); }
+  Result<std::optional<float>> kv_scale(int64_t layer, bool value_side) const override {
+    if (layer == 1 && value_side) return std::optional<float>();  // one is missing: it stays so
+    return std::optional<float>(0.25F + static_cast<float>(layer) + (value_side ? 8.0F : 0.0F));
+  }
+  Result<StoredMatrix> matrix(std::string_view m, format::DType d) const override {
+    return source_->matrix(m, d);
+  }
+  Status decode_rows(std::string_view module, int64_t row, int64_t count,
+                     std::span<float> out) const override {
+    return source_->decode_rows(module, row, count, out);
+  }
+  Result<std::vector<float>> vector(std::string_view name) const override {
+    return source_->vector(name);
+  }
+  void release(std::string_view module) const override { source_->release(module); }
+
+ private:
+  std::unique_ptr<WeightSource> source_;
+};
+
+TEST_F(Quantize, KvScalesAreCarriedOver) {
+  ThreadPool pool(2);
+  const std::tuple<const char*, Layout, const char*> cases[] = {
+      {"e3m2", Layout::kSub8, "fp8"},
+      {"e3m2", Layout::kSub8, "nvfp4"},
+      {"nvfp4", Layout::kModelOpt, "fp8"},
+      {"nvfp4", Layout::kModelOpt, "nvfp4"},
+      {"nvfp4", Layout::kCompressedTensors, "fp8"},
+      {"mxfp4", Layout::kCompressedTensors, "fp8"}};
+  for (const auto& [format, layout, scheme] : cases) {
+    SCOPED_TRACE(std::string(format) + " " + std::string(layout_name(layout)) + " " + scheme);
+    const WithKvScales source(open(model("llama")), scheme);
+    Recipe r = recipe(format);
+    r.layout = layout;
+    const fs::path out = directory_ / "kv";
+    const auto report =
+        quantize_checkpoint(source, r, {.directory = out, .overwrite = true}, pool, {});
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    const auto written = open(out);
+    EXPECT_EQ(written->kv_cache_scheme(), scheme);
+    EXPECT_TRUE(written->ignored().empty());
+    for (const int64_t layer : {0, 1}) {
+      for (const bool value_side : {false, true}) {
+        EXPECT_EQ(written->kv_scale(layer, value_side).value(),
+                  source.kv_scale(layer, value_side).value());
+      }
+    }
+  }
+  const WithKvScales source(open(model("llama")), "nvfp4");
+  Recipe r = recipe("nvfp4");
+  r.layout = Layout::kCompressedTensors;
+  const auto refused = quantize_checkpoint(source, r, {.directory = directory_ / "x"}, pool, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message.find("NVFP4 KV cache"), std::string::npos);
+}
+
 TEST_F(Quantize, BytesDoNotDependOnThreads) {
   ASSERT_TRUE(run("llama", recipe("nvfp4"), "one", 1).ok());
   ASSERT_TRUE(run("llama", recipe("nvfp4"), "three", 3).ok());
@@ -189,7 +257,7 @@ class Poisoned final : public WeightSource {
   Poisoned(std::unique_ptr<WeightSource> source, float value)
       : source_(std::move(source)), value_(value) {
     texts_ = source_->texts();
-    weights_ = source_->weights();
+    for (const checkpoint::WeightInfo& info : source_->weights()) add_weight(info);
   }
   const checkpoint::ModelConfig& config() const override { return source_->config(); }
   bool tied_head() const override { return source_->tied_head(); }
