@@ -175,10 +175,10 @@ void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
   }
   if (held == 0) return;
   fmt::print(stderr,
-             "{} of {} weights are decoded to {} and will take about {} of memory; `sub8 quantize` "
-             "or --weights FORMAT makes them small again\n",
-             format_bytes(static_cast<double>(stored)), source.quantization(),
-             exact ? "f32" : "bf16", format_bytes(static_cast<double>(held)));
+             "{} of block-quantised weights are decoded to {} and will take about {} of memory; "
+             "`sub8 quantize`, or --weights and --lm-head here, makes them small again\n",
+             format_bytes(static_cast<double>(stored)), exact ? "f32" : "bf16",
+             format_bytes(static_cast<double>(held)));
 }
 
 Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options) {

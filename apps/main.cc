@@ -1,8 +1,11 @@
 // The sub8 program: parses the command line, dispatches to a verb, turns an Error into a message
 // and an exit status.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,11 @@ namespace {
 int report(const sub8::Error& error) {
   std::fprintf(stderr, "sub8: %s\n", error.message.c_str());
   return sub8::exit_status(error.code);
+}
+
+sub8::Error output_error() {
+  return sub8::resource_exhausted(std::string("could not write to standard output: ") +
+                                  std::strerror(errno));
 }
 
 int run(int argc, char** argv) {
@@ -42,12 +50,14 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "sub8: %s\nTry 'sub8 --help' or 'sub8 VERB --help'.\n", error.what());
     return sub8::exit_status(sub8::ErrorCode::kInvalidArgument);
   }
-  sub8::install_interrupt_handler();
+  sub8::install_signal_handlers();
   for (auto& [verb, action] : verbs) {
     if (!verb->parsed()) continue;
     const sub8::Status status = action();
     if (!status.ok()) return report(status.error());
   }
+  // Buffered output meets a full disk only here.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report(output_error());
   return 0;
 }
 
@@ -58,6 +68,10 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     return report(sub8::resource_exhausted("out of memory"));
+  } catch (const std::system_error& error) {
+    // What fmt throws when standard output or error fails; else a thread that cannot be started.
+    if (std::ferror(stdout) != 0) return report(output_error());
+    return report(sub8::resource_exhausted(error.what()));
   } catch (const std::exception& error) {
     return report(sub8::internal_error(error.what()));
   }

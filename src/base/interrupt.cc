@@ -17,12 +17,15 @@ extern "C" void on_interrupt(int) {
 
 }  // namespace
 
-void install_interrupt_handler() {
+void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+  sigaction(SIGXFSZ, &action, nullptr);
 }
 
 bool interrupted() { return interrupt_flag.load(std::memory_order_relaxed); }

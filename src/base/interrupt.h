@@ -7,8 +7,9 @@
 namespace sub8 {
 
 // From now on SIGINT and SIGTERM set the flag instead of ending the process; a second one while the
-// flag is still set ends it at once with status 130.
-void install_interrupt_handler();
+// flag is still set ends it at once with status 130. A closed pipe and a file-size limit fail the
+// write (EPIPE, EFBIG) instead of killing the process, so that what is half-written gets removed.
+void install_signal_handlers();
 bool interrupted();
 void clear_interrupt();
 

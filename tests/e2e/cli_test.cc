@@ -1,79 +1,15 @@
 // Runs the program and looks at what it prints and how it exits.
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include <boost/json.hpp>
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "program.h"
 
 namespace sub8 {
 namespace {
 
 namespace fs = std::filesystem;
 namespace json = boost::json;
-
-struct Outcome {
-  int status = -1;
-  std::string out;
-  std::string err;
-};
-
-std::string read_all(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-class Cli : public testing::Test {
- protected:
-  void SetUp() override {
-    dir_ = fs::temp_directory_path() / fmt::format("sub8-cli-{}-{}", ::getpid(),
-                                                   testing::UnitTest::GetInstance()->random_seed());
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
-  // Arguments go through the shell; standard input is `input`.
-  Outcome run(const std::string& arguments, const std::string& input = "") {
-    std::ofstream(dir_ / "in", std::ios::binary) << input;
-    const std::string command =
-        fmt::format("cd '{0}' && '{1}' {2} <'{0}/in' >'{0}/out' 2>'{0}/err'", dir_.string(),
-                    SUB8_BINARY, arguments);
-    const int raw = std::system(command.c_str());
-    Outcome out;
-    out.status = WIFEXITED(raw) ? WEXITSTATUS(raw) : 1000 + raw;
-    out.out = read_all(dir_ / "out");
-    out.err = read_all(dir_ / "err");
-    return out;
-  }
-  static std::string model(const std::string& name) {
-    return std::string(SUB8_TEST_DATA) + "/models/" + name;
-  }
-  fs::path copy(const std::string& name) {
-    fs::copy(model(name), dir_ / name, fs::copy_options::recursive);
-    return dir_ / name;
-  }
-  // Everything in the scratch directory but the files of run().
-  int entries() const {
-    int count = 0;
-    for (const auto& entry : fs::directory_iterator(dir_)) {
-      const std::string name = entry.path().filename().string();
-      count += name != "in" && name != "out" && name != "err" ? 1 : 0;
-    }
-    return count;
-  }
-  fs::path dir_;
-};
-
-#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 TEST_F(Cli, Usage) {
   EXPECT_EQ(run("--version").status, 0);
