@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?usage: fuzz.sh SECONDS}
 found=0
-for target in build/fuzz/tests/fuzz/*_fuzz build/fuzz/tests/text/*_fuzz; do
+for target in build/fuzz/tests/fuzz/*_fuzz; do
   [ -x "$target" ] || continue
   name=$(basename "$target")
   work=build/fuzz/corpus/$name

@@ -25,6 +25,9 @@ bool parse_element(std::string_view text, ElementFormat& out) {
   return true;
 }
 
+// Of the short spelling ":gN".
+bool is_group_size(int group) { return group == 32 || group == 64 || group == 128; }
+
 bool parse_group(std::string_view text, int& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return error == std::errc() && end == text.data() + text.size();
@@ -57,7 +60,7 @@ std::string WeightFormat::name() const {
   if (*this == mx_format(kE4M3)) return "mxfp8";
   std::string out = element_name(element);
   if (block_scale == BlockScale::kE4M3 && outer_scale == OuterScale::kChannel) {
-    return out + ":g" + std::to_string(group);
+    return out + (is_group_size(group) ? ":g" : ":e4m3g") + std::to_string(group);
   }
   if (block_scale != BlockScale::kNone) {
     out += (block_scale == BlockScale::kE4M3 ? ":e4m3g" : ":e8m0g") + std::to_string(group);
@@ -107,7 +110,7 @@ Result<WeightFormat> parse_weight_format(std::string_view name) {
     }
     int group = 0;
     if (part.starts_with("g") && parse_group(part.substr(1), group)) {
-      if (group != 32 && group != 64 && group != 128) {
+      if (!is_group_size(group)) {
         return invalid_argument("weight format " + quoted + ": the group must be 32, 64 or 128");
       }
       out.block_scale = BlockScale::kE4M3;

@@ -8,7 +8,7 @@ namespace {
 TEST(WeightFormat, NamesRoundTrip) {
   for (const char* name : {"e3m2", "e2m0", "e1m1", "e7m0", "e5m2", "e2m1:g32", "e3m2:g128", "nvfp4",
                            "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8", "bf16", "f16", "f32",
-                           "e4m3:tensor", "e2m1:e4m3g32:tensor", "e3m1:e8m0g32"}) {
+                           "e4m3:tensor", "e2m1:e4m3g32:tensor", "e3m1:e8m0g32", "e2m1:e4m3g16"}) {
     const auto f = parse_weight_format(name);
     ASSERT_TRUE(f.ok()) << name << ": " << f.error().message;
     EXPECT_EQ(f->name(), name);

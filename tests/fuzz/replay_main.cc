@@ -1,4 +1,5 @@
-// Runs a fuzz target over every file of the directories named on the command line, in name order.
+// Runs a fuzz target over every file of the directories named on the command line, in name order,
+// and over every beginning of the files below 4 KiB.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -21,7 +22,11 @@ int main(int argc, char** argv) {
     for (const auto& path : files) {
       std::ifstream in(path, std::ios::binary);
       const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-      LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+      const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+      LLVMFuzzerTestOneInput(data, bytes.size());
+      for (size_t size = 0; size < bytes.size() && bytes.size() < 4096; ++size) {
+        LLVMFuzzerTestOneInput(data, size);
+      }
       ++inputs;
     }
   }
