@@ -76,7 +76,7 @@ Result<Timing> time_once(engine::Engine& engine, int64_t prompt_tokens, int64_t 
     const auto word =
         static_cast<uint64_t>(i) * 2654435761u + round * 40503u + (i == 0 ? round : 0);
     request.prompt.push_back(
-        static_cast<int32_t>(word % static_cast<uint64_t>(engine.model().config().vocab_size)));
+        static_cast<int32_t>(word % static_cast<uint64_t>(engine.info().vocab_size)));
   }
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
@@ -122,7 +122,7 @@ Status bench_model(const ModelBenchArgs& args) {
   bar.clear();
   const Spread p = spread(prefill);
   const Spread d = decode.empty() ? Spread{} : spread(decode);
-  const auto weight_bytes = static_cast<double>(model.engine->model().weight_bytes());
+  const auto weight_bytes = static_cast<double>(model.engine->info().weight_bytes);
   const double decode_bytes = weight_bytes * d.median;
   fmt::print("{} ({} threads)\n", cpu_features().model, model.pool->size());
   fmt::print("packed weights   {}, measured read bandwidth {:.1f} GB/s\n",

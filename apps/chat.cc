@@ -130,53 +130,55 @@ Result<Answer> generate(engine::Engine& engine, std::vector<int32_t> prompt,
                         engine::SamplingParams sampling,
                         const std::function<void(std::string_view)>& emit) {
   Answer out;
-  if (!sampling.seed) sampling.seed = engine::draw_seed();
-  out.seed = *sampling.seed;
-  out.prompt_tokens = static_cast<int64_t>(prompt.size());
-  const int64_t cached_before = engine.stats().cached_prompt_tokens;
-  const auto start = std::chrono::steady_clock::now();
-  auto first = start;
-  SUB8_ASSIGN_OR_RETURN(const engine::RequestId id,
-                        engine.submit({std::move(prompt), std::move(sampling)}));
+  engine::Request request;
+  request.prompt = std::move(prompt);
+  request.sampling = std::move(sampling);
+  SUB8_ASSIGN_OR_RETURN(const engine::RequestId id, engine.submit(std::move(request)));
   std::vector<engine::TokenEvent> events;
   while (!engine.idle()) {
+    events.clear();
     if (interrupted()) {
       clear_interrupt();
-      engine.cancel(id);
+      engine.cancel(id, events);
       out.interrupted = true;
-      break;
+    } else {
+      SUB8_RETURN_IF_ERROR(engine.step(events));
     }
-    events.clear();
-    SUB8_RETURN_IF_ERROR(engine.step(events));
     for (engine::TokenEvent& event : events) {
       if (event.error) return std::move(*event.error);
-      if (out.answer_tokens++ == 0) first = std::chrono::steady_clock::now();
       if (!event.text.empty()) emit(event.text);
       out.text += event.text;
       out.finish = event.finish;
       out.stop = std::move(event.stop);
+      if (event.summary) out.summary = *event.summary;
     }
   }
-  const auto end = std::chrono::steady_clock::now();
-  if (out.answer_tokens == 0) first = end;
-  out.prompt_seconds = seconds_between(start, first);
-  out.answer_seconds = seconds_between(first, end);
-  out.cached_tokens = engine.stats().cached_prompt_tokens - cached_before;
   return out;
+}
+
+double Answer::prompt_seconds() const {
+  const bool answered = summary.first_token != engine::TimePoint{};
+  return seconds_between(summary.arrival, answered ? summary.first_token : summary.finished);
+}
+
+double Answer::answer_seconds() const {
+  const bool answered = summary.first_token != engine::TimePoint{};
+  return answered ? seconds_between(summary.first_token, summary.finished) : 0;
 }
 
 std::string describe_speed(const Answer& answer) {
   const auto rate = [](int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
   };
-  const int64_t computed = answer.prompt_tokens - answer.cached_tokens;
-  std::string out = fmt::format("prompt: {} tokens", answer.prompt_tokens);
-  if (answer.cached_tokens > 0) out += fmt::format(" ({} cached)", answer.cached_tokens);
-  out += fmt::format(", {:.2f} s, {:.0f} tokens/s; answer: {} tokens", answer.prompt_seconds,
-                     rate(computed, answer.prompt_seconds), answer.answer_tokens);
-  if (answer.answer_tokens > 1) {
-    out += fmt::format(", {:.2f} s, {:.1f} tokens/s", answer.answer_seconds,
-                       rate(answer.answer_tokens - 1, answer.answer_seconds));
+  const engine::RequestSummary& s = answer.summary;
+  std::string out = fmt::format("prompt: {} tokens", s.prompt_tokens);
+  if (s.cached_tokens > 0) out += fmt::format(" ({} cached)", s.cached_tokens);
+  out += fmt::format(", {:.2f} s, {:.0f} tokens/s; answer: {} tokens", answer.prompt_seconds(),
+                     rate(s.prompt_tokens - s.cached_tokens, answer.prompt_seconds()),
+                     s.completion_tokens);
+  if (s.completion_tokens > 1) {
+    out += fmt::format(", {:.2f} s, {:.1f} tokens/s", answer.answer_seconds(),
+                       rate(s.completion_tokens - 1, answer.answer_seconds()));
   }
   return out;
 }
@@ -247,7 +249,7 @@ Status chat(const engine::Bundle& bundle, engine::Engine& engine, const ChatSett
         fmt::print(stderr,
                    "The context of {} tokens is full. /drop forgets the oldest turn, /reset all of "
                    "them.\n",
-                   engine.options().max_model_len);
+                   engine.info().max_model_len);
       }
       if (show_speed) fmt::print(stderr, "{}\n", describe_speed(*answer));
       conversation.add("assistant", answer->text);

@@ -16,13 +16,11 @@ struct Answer {
   std::string text;
   engine::FinishReason finish = engine::FinishReason::kRunning;
   std::string stop;
-  int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;
-  int64_t answer_tokens = 0;
-  double prompt_seconds = 0;  // until the first token
-  double answer_seconds = 0;  // the rest
-  uint64_t seed = 0;
+  engine::RequestSummary summary;
   bool interrupted = false;
+
+  double prompt_seconds() const;  // until the first token
+  double answer_seconds() const;  // the rest
 };
 
 // Generates one answer, handing out text as it becomes safe to show. Ctrl-C ends the answer, with

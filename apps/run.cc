@@ -83,11 +83,12 @@ json::object to_json(const Answer& answer) {
       {"finish_reason",
        answer.interrupted ? "interrupted" : std::string(engine::finish_reason_name(answer.finish))},
       {"stop", answer.stop.empty() ? json::value(nullptr) : json::value(answer.stop)},
-      {"seed", answer.seed},
+      {"seed", answer.summary.seed},
       {"usage",
-       {{"prompt_tokens", answer.prompt_tokens}, {"completion_tokens", answer.answer_tokens}}},
+       {{"prompt_tokens", answer.summary.prompt_tokens},
+        {"completion_tokens", answer.summary.completion_tokens}}},
       {"timings",
-       {{"prompt_seconds", answer.prompt_seconds}, {"answer_seconds", answer.answer_seconds}}}};
+       {{"prompt_seconds", answer.prompt_seconds()}, {"answer_seconds", answer.answer_seconds()}}}};
 }
 
 Status answer_once(const RunArgs& args, LoadedModel& model, const engine::SamplingParams& sampling,
@@ -114,7 +115,7 @@ Status answer_once(const RunArgs& args, LoadedModel& model, const engine::Sampli
     SUB8_RETURN_IF_ERROR(write_stdout("\n"));
     if (answer.finish == engine::FinishReason::kContext) {
       fmt::print(stderr, "The context of {} tokens is full; the answer ends here.\n",
-                 model.engine->options().max_model_len);
+                 model.engine->info().max_model_len);
     }
     fmt::print(stderr, "{}\n", describe_speed(answer));
   }

@@ -9,6 +9,9 @@ namespace {
 
 namespace json = boost::json;
 
+// Logits are as wide as the vocabulary: larger steps take their rows in groups.
+constexpr int kMaxLogitRows = 64;
+
 std::optional<int32_t> as_id(const std::optional<int64_t>& id) {
   if (!id || *id < 0 || *id > INT32_MAX) return std::nullopt;
   return static_cast<int32_t>(*id);
@@ -134,6 +137,29 @@ Result<std::vector<int32_t>> Bundle::raw_prompt(std::string_view text) const {
   return ids;
 }
 
+namespace {
+
+// KV pages for `options`, each over all layers.
+Result<int32_t> kv_page_count(const checkpoint::ModelConfig& config, const RunOptions& options,
+                              int64_t length) {
+  const kernels::KvLayout layout{options.kv_type, static_cast<int>(config.kv_heads),
+                                 static_cast<int>(config.head_dim)};
+  const int64_t page_bytes = layout.page_bytes() * config.layers;
+  const int64_t per_context = (length + kvcache::kPageTokens - 1) / kvcache::kPageTokens;
+  const int64_t pages = options.kv_memory_bytes > 0 ? options.kv_memory_bytes / page_bytes
+                                                    : per_context * options.max_sequences;
+  if (pages > INT32_MAX)
+    return resource_exhausted("the KV cache would need too many pages; lower --max-model-len");
+  if (pages < per_context) {
+    return invalid_argument(fmt::format(
+        "--kv-memory of {} bytes holds {} tokens, fewer than --max-model-len {}; it takes {} bytes",
+        options.kv_memory_bytes, pages * kvcache::kPageTokens, length, per_context * page_bytes));
+  }
+  return static_cast<int32_t>(pages);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options,
                                             ThreadPool& pool) {
   const checkpoint::ModelConfig& config = bundle.source->config();
@@ -146,26 +172,27 @@ Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptio
   }
   if (length < 2)
     return invalid_argument(fmt::format("--max-model-len must be at least 2, got {}", length));
+  if (options.max_sequences < 1)
+    return invalid_argument(
+        fmt::format("--max-sequences must be at least 1, got {}", options.max_sequences));
   model::ModelOptions model_options;
   SUB8_ASSIGN_OR_RETURN(model_options.path, selected_cpu_path());
   model_options.activations = options.activations;
   model_options.kv_type = options.kv_type;
   model_options.max_context = length;
   model_options.max_rows = std::max<int64_t>(options.max_batch_tokens, options.max_sequences);
-  model_options.max_logit_rows = options.max_sequences;
-  const int64_t pages =
-      (length + kvcache::kPageTokens - 1) / kvcache::kPageTokens * options.max_sequences;
-  if (pages > INT32_MAX)
-    return resource_exhausted("the KV cache would need too many pages; lower --max-model-len");
-  model_options.kv_pages = static_cast<int32_t>(pages);
+  model_options.max_logit_rows = std::min(options.max_sequences, kMaxLogitRows);
+  SUB8_ASSIGN_OR_RETURN(model_options.kv_pages, kv_page_count(config, options, length));
   model_options.progress = options.progress;
   SUB8_ASSIGN_OR_RETURN(auto model, model::Model::load(*bundle.source, model_options, pool));
   EngineOptions engine_options;
   engine_options.max_model_len = length;
   engine_options.max_batch_tokens = model_options.max_rows;
   engine_options.max_sequences = options.max_sequences;
-  return std::make_unique<Engine>(std::move(model), *bundle.tokenizer, bundle.end_ids,
-                                  engine_options);
+  engine_options.prefix_cache = options.prefix_cache;
+  engine_options.reuse_generated = options.reuse_generated;
+  return std::make_unique<Engine>(make_model_runner(std::move(model)), *bundle.tokenizer,
+                                  bundle.end_ids, engine_options);
 }
 
 }  // namespace sub8::engine

@@ -54,12 +54,14 @@ struct RunOptions {
   int64_t max_model_len = 0;  // 0: the model's limit, at most kDefaultModelLen
   int64_t max_batch_tokens = 512;
   int max_sequences = 1;
+  int64_t kv_memory_bytes = 0;  // 0: full contexts for all sequences
+  bool prefix_cache = true;
+  bool reuse_generated = false;  // see EngineOptions
   model::LoadProgressFn progress;
 };
 inline constexpr int64_t kDefaultModelLen = 8192;
 
-// Loads the weights and makes an engine with KV memory for `max_sequences` full contexts. The
-// bundle and the pool must outlive it.
+// Loads the weights and makes an engine. The bundle and the pool must outlive it.
 Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options,
                                             ThreadPool& pool);
 

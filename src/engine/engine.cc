@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 
@@ -10,8 +9,17 @@
 namespace sub8::engine {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+double seconds_between(TimePoint a, TimePoint b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+SchedulerOptions scheduler_options(const EngineOptions& options, const RunnerInfo& runner) {
+  SchedulerOptions out;
+  out.max_batch_tokens = options.max_batch_tokens;
+  out.max_sequences = options.max_sequences;
+  out.pages = runner.kv_pages;
+  out.prefix_cache = options.prefix_cache;
+  return out;
 }
 
 }  // namespace
@@ -34,263 +42,386 @@ std::string_view finish_reason_name(FinishReason reason) {
   return "error";
 }
 
-struct Engine::Sequence {
-  Sequence(RequestId request_id, Request&& request, const Tokenizer& tokenizer,
-           const std::vector<int32_t>& end_ids)
-      : id(request_id),
-        tokens(std::move(request.prompt)),
-        prompt_size(static_cast<int64_t>(tokens.size())),
-        sampler(std::move(request.sampling), tokens, end_ids),
-        detokenizer(tokenizer, request.skip_special),
-        stops(sampler.params().stop) {}
+Status check_request(const Request& request, const EngineInfo& info) {
+  if (request.prompt.empty()) return invalid_argument("the prompt is empty: it has no tokens");
+  const auto prompt_size = static_cast<int64_t>(request.prompt.size());
+  const SamplingParams& sampling = request.sampling;
+  const bool scores_only = sampling.max_tokens == 0;
+  if (prompt_size > info.max_model_len || (prompt_size == info.max_model_len && !scores_only)) {
+    return invalid_argument(
+        fmt::format("the prompt has {} tokens, but the context holds {} including the answer; "
+                    "shorten the prompt or raise --max-model-len",
+                    prompt_size, info.max_model_len));
+  }
+  SUB8_RETURN_IF_ERROR(validate(sampling, info.vocab_size));
+  if (scores_only && request.prompt_logprobs < 0) {
+    return invalid_argument("max_tokens must be at least 1 unless the prompt's logprobs are asked");
+  }
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > kMaxTopLogprobs) {
+    return invalid_argument(fmt::format("prompt_logprobs must be between 0 and {}, got {}",
+                                        kMaxTopLogprobs, request.prompt_logprobs));
+  }
+  if (request.n < 1 || request.n > kMaxChoices) {
+    return invalid_argument(
+        fmt::format("n must be between 1 and {}, got {}", kMaxChoices, request.n));
+  }
+  if (request.priority < -kMaxPriority || request.priority > kMaxPriority) {
+    return invalid_argument(fmt::format("priority must be between {} and {}, got {}", -kMaxPriority,
+                                        kMaxPriority, request.priority));
+  }
+  if (request.mode != model::ExecutionMode::kAuto &&
+      std::find(info.modes.begin(), info.modes.end(), request.mode) == info.modes.end()) {
+    std::string modes = "auto";
+    for (const model::ExecutionMode mode : info.modes)
+      modes += fmt::format(", {}", model::execution_mode_name(mode));
+    return unsupported(
+        fmt::format("this model cannot run rows in the execution mode '{}'; it has: {}",
+                    model::execution_mode_name(request.mode), modes));
+  }
+  for (const int32_t id : request.prompt) {
+    if (id < 0 || id >= info.vocab_size) {
+      return invalid_argument(fmt::format("prompt token {} is outside the model's vocabulary of {}",
+                                          id, info.vocab_size));
+    }
+  }
+  const int64_t longest = std::min(
+      info.max_model_len,
+      prompt_size + std::min(sampling.max_tokens.value_or(info.max_model_len), info.max_model_len));
+  const int32_t pages = kvcache::PagePool::pages_needed({}, longest);
+  if (pages > info.kv_pages) {
+    return resource_exhausted(fmt::format(
+        "the request may need {} pages of KV memory ({} tokens each), there are {}; lower "
+        "max_tokens or give the cache more memory",
+        pages, info.page_tokens, info.kv_pages));
+  }
+  return {};
+}
 
-  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-  int64_t answer_size() const { return size() - prompt_size; }
-  bool decoding() const { return computed >= prompt_size; }
-
-  RequestId id;
-  std::vector<int32_t> tokens;  // prompt, then the answer
-  int64_t prompt_size;
-  int64_t computed = 0;  // tokens whose K and V are in the cache
-  int64_t limit = 0;     // tokens at which it must end
-  bool limited_by_context = false;
-  kvcache::PageTable table;
-  Sampler sampler;
-  Detokenizer detokenizer;
-  StopMatcher stops;
+struct Engine::RequestState {
+  Request request;
+  RequestSummary summary;
+  std::vector<std::unique_ptr<Choice>> choices;
+  int open = 0;  // choices that are not over
 };
 
-// The rows of a step: prompt chunks first, then one row for each decoding sequence.
-struct Engine::Plan {
-  struct Part {
-    Sequence* sequence;
-    int64_t count;
-  };
-  std::vector<Part> parts;
-  int64_t prompt_rows = 0;
+struct Engine::Wanted {
+  Choice* choice;
+  const RequestState* request;
+  int32_t row;                // of the step
+  int64_t prompt_token = -1;  // its logits score this prompt token
+  bool sample = false;        // its logits give the next token
 };
 
-Engine::Engine(std::unique_ptr<model::Model> model, const Tokenizer& tokenizer,
+Engine::Engine(std::unique_ptr<Runner> runner, const Tokenizer& tokenizer,
                std::vector<int32_t> end_ids, const EngineOptions& options)
-    : model_(std::move(model)),
+    : runner_(std::move(runner)),
       tokenizer_(tokenizer),
-      end_ids_(std::move(end_ids)),
       options_(options),
-      pool_(model_->options().kv_pages) {
-  SUB8_CHECK_LE(options_.max_batch_tokens, model_->options().max_rows);
-  SUB8_CHECK_LE(options_.max_sequences, model_->options().max_logit_rows);
-  SUB8_CHECK_LE(options_.max_sequences, options_.max_batch_tokens);
-  SUB8_CHECK_LE(options_.max_model_len, model_->options().max_context);
-  reuse_generated_ = model_->same_order_for_all_rows();
+      scheduler_(scheduler_options(options, runner_->info())),
+      stats_(options.max_model_len) {
+  const RunnerInfo& r = runner_->info();
+  SUB8_CHECK_LE(options_.max_batch_tokens, r.max_rows);
+  SUB8_CHECK_LE(options_.max_model_len, r.max_context);
+  SUB8_CHECK(r.max_logit_rows > 0);
+  info_.max_model_len = options_.max_model_len;
+  info_.vocab_size = r.vocab_size;
+  info_.max_batch_tokens = options_.max_batch_tokens;
+  info_.max_sequences = options_.max_sequences;
+  info_.kv_pages = r.kv_pages;
+  info_.page_tokens = kvcache::kPageTokens;
+  info_.kv_bytes = r.kv_bytes;
+  info_.weight_bytes = r.weight_bytes;
+  info_.kv_type = r.kv_type;
+  info_.prefix_cache = options_.prefix_cache;
+  info_.reuse_generated = options_.reuse_generated;
+  info_.mode = r.mode;
+  info_.modes = r.modes;
+  info_.end_ids = std::move(end_ids);
+  scratch_.resize(static_cast<size_t>(runner_->pool() == nullptr ? 1 : runner_->pool()->size()));
+  update_gauges();
 }
 
 Engine::~Engine() = default;
 
+TimePoint Engine::now() const {
+  return options_.clock ? options_.clock() : std::chrono::steady_clock::now();
+}
+
 Result<RequestId> Engine::submit(Request request) {
-  if (request.prompt.empty()) return invalid_argument("the prompt is empty: it has no tokens");
-  const auto prompt_size = static_cast<int64_t>(request.prompt.size());
-  if (prompt_size >= options_.max_model_len) {
-    return invalid_argument(
-        fmt::format("the prompt has {} tokens, but the context holds {} including the answer; "
-                    "shorten the prompt or raise --max-model-len",
-                    prompt_size, options_.max_model_len));
-  }
-  SUB8_RETURN_IF_ERROR(validate(request.sampling, model_->config().vocab_size));
-  for (const int32_t id : request.prompt) {
-    if (id < 0 || id >= model_->config().vocab_size) {
-      return invalid_argument(fmt::format("prompt token {} is outside the model's vocabulary of {}",
-                                          id, model_->config().vocab_size));
-    }
-  }
+  SUB8_RETURN_IF_ERROR(check_request(request, info_));
+  const RequestId id = next_id_++;
+  enqueue(id, std::move(request));
+  return id;
+}
+
+void Engine::enqueue(RequestId id, Request request) {
+  auto state = std::make_unique<RequestState>();
   if (!request.sampling.seed) request.sampling.seed = draw_seed();
-  auto sequence = std::make_unique<Sequence>(next_id_, std::move(request), tokenizer_, end_ids_);
-  const auto& max_tokens = sequence->sampler.params().max_tokens;
-  sequence->limit = options_.max_model_len;
-  sequence->limited_by_context = true;
-  if (max_tokens && *max_tokens <= options_.max_model_len - prompt_size) {
-    sequence->limit = prompt_size + *max_tokens;
-    sequence->limited_by_context = false;
+  state->request = std::move(request);
+  const Request& r = state->request;
+  state->open = r.n;
+  state->summary.prompt_tokens = static_cast<int64_t>(r.prompt.size());
+  state->summary.seed = *r.sampling.seed;
+  state->summary.arrival = now();
+  const model::ExecutionMode mode = r.mode == model::ExecutionMode::kAuto ? info_.mode : r.mode;
+  kvcache::RowKeys keys;
+  keys.prompt = runner_->row_key(mode, RowClass::kPrompt);
+  keys.generated =
+      options_.reuse_generated ? keys.prompt : runner_->row_key(mode, RowClass::kGenerated);
+  keys.salt = r.cache_salt.empty() ? 0 : std::hash<std::string>{}(r.cache_salt);
+  const double arrival =
+      std::chrono::duration<double>(state->summary.arrival.time_since_epoch()).count();
+  for (int i = 0; i < r.n; ++i) {
+    auto choice = std::make_unique<Choice>(id, static_cast<uint32_t>(i), r, info_.max_model_len,
+                                           tokenizer_, info_.end_ids);
+    choice->key = {arrival + r.priority, id * kMaxChoices + i};
+    choice->row_keys = keys;
+    choice->use_prefix_cache = r.prompt_logprobs < 0 || i > 0;
+    if (i > 0) choice->leader = state->choices.front().get();
+    scheduler_.add(choice.get());
+    state->choices.push_back(std::move(choice));
   }
-  const int32_t pages = kvcache::PagePool::pages_needed({}, sequence->limit);
-  if (pages > pool_.total()) {
-    return resource_exhausted(
-        fmt::format("the request needs {} pages of KV memory, there are {}", pages, pool_.total()));
-  }
-  waiting_.push_back(std::move(sequence));
-  return next_id_++;
+  stats_.request_params_n.observe(r.n);
+  if (r.sampling.max_tokens)
+    stats_.request_params_max_tokens.observe(static_cast<double>(*r.sampling.max_tokens));
+  requests_.emplace(id, std::move(state));
+  update_gauges();
 }
 
-// Moves the first waiting sequence to the running ones if its pages are to be had.
-bool Engine::admit() {
-  if (waiting_.empty() || static_cast<int>(running_.size()) >= options_.max_sequences) return false;
-  Sequence& next = *waiting_.front();
-  if (retained_ != nullptr) {
-    // The common beginning with the retained sequence is kept, less the last token, which must be
-    // run for its logits.
-    const int64_t usable = reuse_generated_ ? retained_->computed
-                                            : std::min(retained_->computed, retained_->prompt_size);
-    int64_t common = 0;
-    while (common < std::min(usable, next.size() - 1) &&
-           retained_->tokens[static_cast<size_t>(common)] ==
-               next.tokens[static_cast<size_t>(common)]) {
-      ++common;
+// The batch of a plan, and which of its rows' logits are wanted for what.
+void Engine::assemble(const StepPlan& plan) {
+  tokens_.clear();
+  positions_.clear();
+  slots_.clear();
+  attention_.clear();
+  wanted_.clear();
+  for (const StepPart& part : plan.parts) {
+    auto& choice = static_cast<Choice&>(*part.sequence);
+    RequestState& request = *requests_.at(choice.id());
+    const bool scores = request.request.prompt_logprobs >= 0 && choice.index() == 0;
+    for (int64_t i = part.first; i < part.first + part.count; ++i) {
+      Wanted wanted{&choice, &request, static_cast<int32_t>(tokens_.size())};
+      tokens_.push_back(choice.tokens[static_cast<size_t>(i)]);
+      positions_.push_back(static_cast<int32_t>(i));
+      slots_.push_back(choice.table.slot(i));
+      attention_.push_back({choice.table.pages.data(), static_cast<int32_t>(i)});
+      if (scores && i + 1 < choice.prompt_size && i >= choice.prompt_logprobs_done) {
+        wanted.prompt_token = i + 1;
+        choice.prompt_logprobs_done = i + 1;
+      }
+      wanted.sample = i + 1 == choice.size();
+      if (wanted.sample || wanted.prompt_token >= 0) wanted_.push_back(wanted);
     }
-    if (common > 0) {
-      pool_.truncate(retained_->table, common);
-      next.table = std::exchange(retained_->table, {});
-      next.computed = common;
-      stats_.cached_prompt_tokens += common;
-      retained_.reset();
-    }
   }
-  const int64_t missing = next.limit - next.table.tokens;
-  if (!pool_.extend(next.table, missing)) {
-    drop_retained();
-    if (!pool_.extend(next.table, missing)) return false;
-  }
-  running_.push_back(std::move(waiting_.front()));
-  waiting_.pop_front();
-  return true;
-}
-
-Engine::Plan Engine::plan() const {
-  Plan out;
-  int64_t decoding = 0;
-  for (const auto& sequence : running_) decoding += sequence->decoding() ? 1 : 0;
-  int64_t budget = options_.max_batch_tokens - decoding;
-  for (const auto& sequence : running_) {
-    if (sequence->decoding() || budget == 0) continue;
-    const int64_t count = std::min(budget, sequence->prompt_size - sequence->computed);
-    out.parts.push_back({sequence.get(), count});
-    out.prompt_rows += count;
-    budget -= count;
-  }
-  for (const auto& sequence : running_) {
-    if (sequence->decoding()) out.parts.push_back({sequence.get(), 1});
-  }
-  return out;
 }
 
 Status Engine::step(std::vector<TokenEvent>& events) {
-  while (admit()) {
+  const TimePoint start = now();
+  const StepPlan& plan = scheduler_.plan();
+  if (plan.rows == 0) {
+    scheduler_.commit();
+    return {};
   }
-  const Plan current = plan();
-  if (current.parts.empty()) return {};
-  const auto start = std::chrono::steady_clock::now();
-  SUB8_RETURN_IF_ERROR(run(current, events));
-  (current.prompt_rows > 0 ? stats_.prompt_seconds : stats_.decode_seconds) += seconds_since(start);
+  for (Sequence* sequence : plan.admitted) {
+    RequestState& request = *requests_.at(static_cast<Choice*>(sequence)->id());
+    if (request.summary.scheduled != TimePoint{}) continue;
+    request.summary.scheduled = start;
+    request.summary.cached_tokens = sequence->cached;
+    stats_.queue_time.observe(seconds_between(request.summary.arrival, start));
+  }
+  assemble(plan);
+  const TimePoint assembled = now();
+  if (Status status = runner_->forward({tokens_, positions_, slots_, attention_, plan.prompt_rows});
+      !status.ok()) {
+    scheduler_.abandon();
+    return status;
+  }
+  stats_.model_seconds += seconds_between(assembled, now());
+  scheduler_.commit();
+  SUB8_RETURN_IF_ERROR(run_head(events));
+  ++stats_.steps;
+  stats_.computed_rows += plan.rows;
+  stats_.iteration_tokens.observe(static_cast<double>(plan.rows));
+  (plan.prompt_rows > 0 ? stats_.prompt_seconds : stats_.decode_seconds) +=
+      seconds_between(start, now());
+  update_gauges();
   return {};
 }
 
-Status Engine::run(const Plan& plan, std::vector<TokenEvent>& events) {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> positions;
-  std::vector<int64_t> slots;
-  std::vector<kernels::AttentionRow> attention;
-  std::vector<int32_t> wanted;
-  std::vector<Sequence*> sampled;
-  for (const Plan::Part& part : plan.parts) {
-    Sequence& s = *part.sequence;
-    for (int64_t i = s.computed; i < s.computed + part.count; ++i) {
-      tokens.push_back(s.tokens[static_cast<size_t>(i)]);
-      positions.push_back(static_cast<int32_t>(i));
-      slots.push_back(s.table.slot(i));
-      attention.push_back({s.table.pages.data(), static_cast<int32_t>(i)});
+// Logits, in groups as large as the runner allows; then tokens, on all threads; then events, in
+// order.
+Status Engine::run_head(std::vector<TokenEvent>& events) {
+  const auto group = static_cast<size_t>(runner_->info().max_logit_rows);
+  const auto vocab = static_cast<size_t>(info_.vocab_size);
+  for (size_t begin = 0; begin < wanted_.size(); begin += group) {
+    const size_t count = std::min(group, wanted_.size() - begin);
+    wanted_rows_.clear();
+    for (size_t i = 0; i < count; ++i) wanted_rows_.push_back(wanted_[begin + i].row);
+    const TimePoint start = now();
+    SUB8_ASSIGN_OR_RETURN(const std::span<const float> logits, runner_->logits(wanted_rows_));
+    const TimePoint computed = now();
+    stats_.model_seconds += seconds_between(start, computed);
+    step_events_.assign(count, {});
+    const auto sample = [&](int64_t first, int64_t last, int thread) {
+      for (int64_t i = first; i < last; ++i) {
+        const auto at = static_cast<size_t>(i);
+        take_logits(wanted_[begin + at], logits.subspan(at * vocab, vocab),
+                    scratch_[static_cast<size_t>(thread)], step_events_[at]);
+      }
+    };
+    for (size_t i = 0; i < count; ++i) {
+      // Constraints are made on this thread.
+      const Wanted& wanted = wanted_[begin + i];
+      if (!wanted.sample) continue;
+      Status prepared = wanted.choice->prepare(wanted.request->request);
+      if (!prepared.ok()) step_events_[i] = wanted.choice->fail(std::move(prepared).error());
     }
-    if (s.computed + part.count == s.size()) {
-      wanted.push_back(static_cast<int32_t>(tokens.size()) - 1);
-      sampled.push_back(&s);
+    if (runner_->pool() == nullptr) {
+      sample(0, static_cast<int64_t>(count), 0);
+    } else {
+      runner_->pool()->for_ranges(static_cast<int64_t>(count), 1, sample);
     }
-  }
-  SUB8_RETURN_IF_ERROR(model_->forward({tokens, positions, slots, attention, plan.prompt_rows}));
-  for (const Plan::Part& part : plan.parts) part.sequence->computed += part.count;
-  stats_.prompt_tokens += plan.prompt_rows;
-  if (wanted.empty()) return {};
-  SUB8_ASSIGN_OR_RETURN(const std::span<const float> logits, model_->logits(wanted));
-  const auto vocab = static_cast<size_t>(model_->config().vocab_size);
-  for (size_t i = 0; i < sampled.size(); ++i) {
-    events.push_back(advance(*sampled[i], logits.subspan(i * vocab, vocab)));
-    if (events.back().finish != FinishReason::kRunning) retire(*sampled[i]);
+    const TimePoint end = now();
+    stats_.sample_seconds += seconds_between(computed, end);
+    for (TokenEvent& event : step_events_) deliver(std::move(event), end, events);
   }
   return {};
 }
 
-// Samples the next token of a sequence and decides whether it ends.
-TokenEvent Engine::advance(Sequence& s, std::span<const float> logits) {
-  TokenEvent event;
-  event.id = s.id;
-  Result<TokenLogprob> token = s.sampler.sample(logits, static_cast<uint32_t>(s.answer_size()));
-  if (!token.ok()) {
-    event.finish = FinishReason::kError;
-    event.error = token.error();
-    return event;
+// On any thread of the pool: touches the choice and the event only.
+void Engine::take_logits(const Wanted& wanted, std::span<const float> logits,
+                         SamplerScratch& scratch, TokenEvent& event) const {
+  Choice& choice = *wanted.choice;
+  if (choice.over()) return;  // it could not be prepared
+  std::vector<TokenLogprob> scores;
+  if (wanted.prompt_token >= 0) {
+    scores.push_back(token_logprob(logits, choice.tokens[static_cast<size_t>(wanted.prompt_token)],
+                                   wanted.request->request.prompt_logprobs));
   }
-  const int32_t id = token->id;
-  event.token = std::move(token).value();
-  s.tokens.push_back(id);
-  ++stats_.generated_tokens;
-  const SamplingParams& params = s.sampler.params();
-  const auto listed = [id](const std::vector<int32_t>& ids) {
-    return std::find(ids.begin(), ids.end(), id) != ids.end();
-  };
-  if ((!params.ignore_eos && listed(end_ids_)) || listed(params.stop_token_ids)) {
-    event.finish = FinishReason::kStop;  // the token itself is not text
+  event.id = choice.id();
+  event.choice = choice.index();
+  if (wanted.sample) {
+    event = choice.limit() == choice.prompt_size ? choice.end(FinishReason::kLength)
+                                                 : choice.advance(logits, scratch);
+  }
+  event.prompt_logprobs = std::move(scores);
+}
+
+// Completes an event, counts it, and hands it out. Ends of choices happen here.
+void Engine::deliver(TokenEvent event, TimePoint time, std::vector<TokenEvent>& events) {
+  RequestState& request = *requests_.at(event.id);
+  Choice& choice = *request.choices[event.choice];
+  event.time = time;
+  if (event.token) count_token(request, choice, time);
+  // Neighbouring scores of a prompt travel in one event.
+  if (!event.token && event.finish == FinishReason::kRunning && !events.empty() &&
+      events.back().id == event.id && !events.back().token &&
+      events.back().finish == FinishReason::kRunning && events.back().choice == event.choice) {
+    auto& scores = events.back().prompt_logprobs;
+    std::move(event.prompt_logprobs.begin(), event.prompt_logprobs.end(),
+              std::back_inserter(scores));
+    return;
+  }
+  const bool over = event.finish != FinishReason::kRunning;
+  const RequestId id = event.id;
+  if (over) count_end(request, choice, event);
+  events.push_back(std::move(event));
+  if (!over) return;
+  scheduler_.remove(&choice);
+  if (request.open == 0) requests_.erase(id);
+}
+
+void Engine::count_token(RequestState& request, Choice& choice, TimePoint time) {
+  ++stats_.generation_tokens;
+  ++request.summary.completion_tokens;
+  if (choice.last_token != TimePoint{}) {
+    stats_.inter_token_latency.observe(seconds_between(choice.last_token, time));
   } else {
-    event.text = s.stops.push(s.detokenizer.push(id));
-    if (s.stops.matched()) {
-      event.finish = FinishReason::kStop;
-      event.stop = s.stops.match();
-    } else if (s.size() >= s.limit) {
-      event.finish = s.limited_by_context ? FinishReason::kContext : FinishReason::kLength;
+    stats_.prompt_tokens += choice.prompt_size;
+    stats_.cached_prompt_tokens += choice.cached;
+    if (request.summary.first_token == TimePoint{}) {
+      request.summary.first_token = time;
+      stats_.time_to_first_token.observe(seconds_between(request.summary.arrival, time));
+      stats_.prefill_time.observe(seconds_between(request.summary.scheduled, time));
     }
   }
-  if (event.finish != FinishReason::kRunning && !s.stops.matched()) {
-    event.text += s.stops.push(s.detokenizer.finish());
-    event.text += s.stops.finish();
+  choice.last_token = time;
+}
+
+void Engine::count_end(RequestState& request, const Choice& choice, TokenEvent& event) {
+  ++stats_.finished[static_cast<size_t>(event.finish)];
+  request.summary.preemptions += choice.preemptions;
+  if (--request.open > 0) return;
+  RequestSummary& s = request.summary;
+  s.finished = event.time;
+  event.summary = s;
+  if (event.finish == FinishReason::kCancelled || event.finish == FinishReason::kError) return;
+  stats_.e2e_latency.observe(seconds_between(s.arrival, s.finished));
+  stats_.inference_time.observe(seconds_between(s.scheduled, s.finished));
+  stats_.request_prompt_tokens.observe(static_cast<double>(s.prompt_tokens));
+  stats_.request_generation_tokens.observe(static_cast<double>(s.completion_tokens));
+  if (s.first_token == TimePoint{}) return;
+  const double decode = seconds_between(s.first_token, s.finished);
+  stats_.decode_time.observe(decode);
+  const int64_t longest = s.completion_tokens / request.request.n;
+  if (longest > 1) stats_.time_per_output_token.observe(decode / static_cast<double>(longest - 1));
+}
+
+void Engine::cancel(RequestId id, std::vector<TokenEvent>& events) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  const TimePoint time = now();
+  std::vector<Choice*> open;
+  for (const auto& choice : it->second->choices) {
+    if (!choice->over()) open.push_back(choice.get());
   }
-  return event;
+  for (Choice* choice : open) deliver(choice->end(FinishReason::kCancelled), time, events);
+  update_gauges();
 }
 
-// Takes a finished sequence out of the running ones and keeps it for the next request.
-void Engine::retire(Sequence& sequence) {
-  const auto it = std::find_if(running_.begin(), running_.end(),
-                               [&](const auto& s) { return s.get() == &sequence; });
-  SUB8_CHECK(it != running_.end());
-  drop_retained();
-  retained_ = std::move(*it);
-  running_.erase(it);
-  // Slots that were reserved for tokens that never came.
-  pool_.truncate(retained_->table, retained_->computed);
-}
-
-void Engine::drop_retained() {
-  if (retained_ == nullptr) return;
-  pool_.release(retained_->table);
-  retained_.reset();
-}
-
-void Engine::cancel(RequestId id) {
-  const auto matches = [id](const auto& s) { return s->id == id; };
-  if (const auto it = std::find_if(waiting_.begin(), waiting_.end(), matches);
-      it != waiting_.end()) {
-    pool_.release((*it)->table);
-    waiting_.erase(it);
+void Engine::end_all(const Error* error, std::vector<TokenEvent>& events) {
+  std::vector<Choice*> open;
+  for (const auto& [id, request] : requests_) {
+    for (const auto& choice : request->choices) {
+      if (!choice->over()) open.push_back(choice.get());
+    }
   }
-  if (const auto it = std::find_if(running_.begin(), running_.end(), matches); it != running_.end())
-    retire(**it);
+  const TimePoint time = now();
+  for (Choice* choice : open) {
+    deliver(error == nullptr ? choice->end(FinishReason::kCancelled) : choice->fail(*error), time,
+            events);
+  }
+  update_gauges();
 }
 
-int32_t Engine::available_pages() const {
-  return pool_.available() +
-         (retained_ == nullptr ? 0 : static_cast<int32_t>(retained_->table.pages.size()));
+void Engine::pause(RequestId id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  for (const auto& choice : it->second->choices) scheduler_.pause(choice.get());
+  update_gauges();
 }
 
-bool Engine::check_invariants() const {
-  std::vector<const kvcache::PageTable*> tables;
-  for (const auto& s : waiting_) tables.push_back(&s->table);
-  for (const auto& s : running_) tables.push_back(&s->table);
-  if (retained_ != nullptr) tables.push_back(&retained_->table);
-  return pool_.check_invariants(tables);
+void Engine::resume(RequestId id) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  for (const auto& choice : it->second->choices) scheduler_.resume(choice.get());
+  update_gauges();
 }
+
+void Engine::update_gauges() {
+  stats_.running = static_cast<int>(scheduler_.running().size());
+  stats_.paused = static_cast<int>(scheduler_.paused().size());
+  stats_.waiting = static_cast<int>(scheduler_.waiting().size()) + stats_.paused;
+  const kvcache::PagePool& pool = scheduler_.pool();
+  stats_.kv_pages = pool.total();
+  stats_.kv_pages_used = pool.used();
+  stats_.kv_pages_cached = pool.cached();
+  stats_.kv_pages_free = pool.free();
+  stats_.preemptions = scheduler_.stats().preemptions;
+  stats_.prefix_cache_queries = scheduler_.stats().prefix_queries;
+  stats_.prefix_cache_hits = scheduler_.stats().prefix_hits;
+}
+
+bool Engine::check_invariants() const { return scheduler_.check_invariants(); }
 
 }  // namespace sub8::engine

@@ -1,36 +1,39 @@
-// Runs requests over a model: sequences over a paged KV cache, many token rows per step, one
-// sampler per sequence.
+// Runs requests over a model: continuous batching over a paged KV cache with a prefix cache.
 //
-// step() plans one batch (a row for every sequence that is decoding, then prompt chunks of waiting
-// ones up to the token budget), runs it, samples, and reports what happened. A request's pages for
-// its prompt and longest answer are taken when it is admitted, so a running request never lacks
-// memory. What a request produces depends on it alone, not on its neighbours in the batch.
+// step() plans one batch of token rows (scheduler.h), runs it, samples, and reports what happened.
+// What a request produces depends on it alone: not on its neighbours in the batch, on chunks, on
+// preemption, or on what the prefix cache held.
 //
-// Not thread-safe: one thread drives an engine.
+// Not thread-safe: one thread drives an engine. service.h gives it a thread of its own.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/choice.h"
 #include "engine/request.h"
-#include "engine/sampler.h"
-#include "engine/stop_matcher.h"
-#include "kvcache/page_pool.h"
-#include "model/model.h"
-#include "text/detokenizer.h"
+#include "engine/runner.h"
+#include "engine/scheduler.h"
+#include "engine/stats.h"
 #include "text/tokenizer.h"
 
 namespace sub8::engine {
 
 struct EngineOptions {
   int64_t max_model_len = 0;       // longest prompt + answer, in tokens
-  int64_t max_batch_tokens = 512;  // rows per step; at most the model's max_rows
-  int max_sequences = 16;          // at most the model's max_logit_rows
+  int64_t max_batch_tokens = 512;  // rows per step; at most the runner's max_rows
+  int max_sequences = 16;          // choices that run at once; at most max_batch_tokens
+  bool prefix_cache = true;
+  // Lets prompts use cached pages that hold generated rows, also where these are summed in another
+  // order: results then depend, in the last bits, on what the cache holds.
+  bool reuse_generated = false;
+  std::function<TimePoint()> clock;  // empty: std::chrono::steady_clock
 };
 
 // What is fixed once the engine is made.
@@ -42,72 +45,88 @@ struct EngineInfo {
   int32_t kv_pages = 0;
   int page_tokens = 0;
   int64_t kv_bytes = 0;
+  int64_t weight_bytes = 0;
   std::string kv_type;  // "bf16", ...
   bool prefix_cache = false;
+  bool reuse_generated = false;
   model::ExecutionMode mode{};              // what kAuto means here
-  std::vector<model::ExecutionMode> modes;  // what a request may ask for, kAuto included
+  std::vector<model::ExecutionMode> modes;  // what a request may ask for, besides kAuto
   std::vector<int32_t> end_ids;             // end-of-sequence tokens
 };
 
-// Counters since the engine was made.
-struct EngineStats {
-  int64_t prompt_tokens = 0;         // computed
-  int64_t cached_prompt_tokens = 0;  // reused from the previous request
-  int64_t generated_tokens = 0;
-  double prompt_seconds = 0;  // steps that held prompt rows
-  double decode_seconds = 0;  // the other steps
-};
+// What is wrong with a request, if anything: an empty prompt, one that leaves no room for an
+// answer, values out of range, a mode that the model cannot run, more KV memory than there is. The
+// message names the field and the limit.
+Status check_request(const Request& request, const EngineInfo& info);
 
 class Engine {
  public:
-  // `end_ids`: the model's end-of-sequence tokens. The tokenizer must outlive the engine; the model
-  // is owned.
-  Engine(std::unique_ptr<model::Model> model, const Tokenizer& tokenizer,
-         std::vector<int32_t> end_ids, const EngineOptions& options);
+  // `end_ids`: the model's end-of-sequence tokens. The tokenizer must outlive the engine.
+  Engine(std::unique_ptr<Runner> runner, const Tokenizer& tokenizer, std::vector<int32_t> end_ids,
+         const EngineOptions& options);
   ~Engine();
 
-  // Checks the request and queues it. Errors name the limit: an empty prompt, one that leaves no
-  // room for an answer, sampling values out of range. A seed is drawn when there is none.
+  const EngineInfo& info() const { return info_; }
+
+  // Checks a request and queues it. A seed is drawn when there is none.
   Result<RequestId> submit(Request request);
+  // The same for a request that passed check_request(), under a number that the caller chose. Not
+  // to be mixed with submit().
+  void enqueue(RequestId id, Request request);
 
   // Runs one step and appends what happened. Failures of a single request arrive as its event; an
-  // error returned here means the engine itself failed.
+  // error returned here means that the engine cannot go on.
   Status step(std::vector<TokenEvent>& events);
 
-  // Ends a request now; its pages are free when this returns. Unknown ids are ignored.
-  void cancel(RequestId id);
+  // Ends a request; its pages are free when this returns. Appends a last event for each choice that
+  // was not over. Unknown ids are ignored.
+  void cancel(RequestId id, std::vector<TokenEvent>& events);
+  // Ends all requests: with `error`, or as cancelled if it is null.
+  void end_all(const Error* error, std::vector<TokenEvent>& events);
 
-  bool idle() const { return waiting_.empty() && running_.empty(); }
-  const EngineStats& stats() const { return stats_; }
-  const model::Model& model() const { return *model_; }
-  const EngineOptions& options() const { return options_; }
-  // Free pages, the retained ones included; for tests: equals the total when idle.
-  int32_t available_pages() const;
+  // Takes a request out of the steps until resume(). It may lose its pages meanwhile.
+  void pause(RequestId id);
+  void resume(RequestId id);
+
+  // No request is left.
+  bool idle() const { return requests_.empty(); }
+  // A step would do something: not all requests are paused.
+  bool has_work() const { return !scheduler_.running().empty() || !scheduler_.waiting().empty(); }
+
+  // Counters, and the gauges of now.
+  const Stats& stats() const { return stats_; }
   bool check_invariants() const;
 
  private:
-  struct Sequence;
-  struct Plan;
-  bool admit();
-  Plan plan() const;
-  Status run(const Plan& plan, std::vector<TokenEvent>& events);
-  TokenEvent advance(Sequence& sequence, std::span<const float> logits);
-  void retire(Sequence& sequence);
-  void drop_retained();
+  struct RequestState;
+  struct Wanted;  // a row whose logits are wanted
 
-  std::unique_ptr<model::Model> model_;
+  TimePoint now() const;
+  void assemble(const StepPlan& plan);
+  Status run_head(std::vector<TokenEvent>& events);
+  void take_logits(const Wanted& wanted, std::span<const float> logits, SamplerScratch& scratch,
+                   TokenEvent& event) const;
+  void deliver(TokenEvent event, TimePoint time, std::vector<TokenEvent>& events);
+  void count_token(RequestState& request, Choice& choice, TimePoint time);
+  void count_end(RequestState& request, const Choice& choice, TokenEvent& event);
+  void update_gauges();
+
+  std::unique_ptr<Runner> runner_;
   const Tokenizer& tokenizer_;
-  std::vector<int32_t> end_ids_;
   EngineOptions options_;
-  kvcache::PagePool pool_;
+  EngineInfo info_;
+  Scheduler scheduler_;
   RequestId next_id_ = 1;
-  std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;
-  // The last finished sequence keeps its pages until they are needed: the next turn of a chat
-  // starts where it ended.
-  std::unique_ptr<Sequence> retained_;
-  bool reuse_generated_ = false;  // prompt and generated rows are computed in the same order
-  EngineStats stats_;
+  std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
+  Stats stats_;
+
+  // The step's batch; kept for their memory.
+  std::vector<int32_t> tokens_, positions_, wanted_rows_;
+  std::vector<int64_t> slots_;
+  std::vector<kernels::AttentionRow> attention_;
+  std::vector<Wanted> wanted_;
+  std::vector<TokenEvent> step_events_;
+  std::vector<SamplerScratch> scratch_;  // per thread
 };
 
 }  // namespace sub8::engine

@@ -28,8 +28,8 @@ Status validate(const SamplingParams& p, int64_t vocab_size) {
   if (p.top_k < -1)
     return invalid_argument(
         fmt::format("top_k must be -1 or 0 (off) or positive, got {}", p.top_k));
-  if (p.max_tokens && *p.max_tokens < 1) {
-    return invalid_argument(fmt::format("max_tokens must be at least 1, got {}", *p.max_tokens));
+  if (p.max_tokens && *p.max_tokens < 0) {
+    return invalid_argument(fmt::format("max_tokens must not be negative, got {}", *p.max_tokens));
   }
   if (p.min_tokens < 0 || (p.max_tokens && p.min_tokens > *p.max_tokens)) {
     return invalid_argument(

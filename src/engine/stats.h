@@ -50,7 +50,8 @@ struct Stats {
   std::array<int64_t, kFinishReasons> finished{};  // vllm:request_success by FinishReason
   double prompt_seconds = 0;                       // steps that held prompt rows
   double decode_seconds = 0;                       // the other steps
-  double model_seconds = 0;                        // of both: inside forward() and logits()
+  double model_seconds = 0;                        // of both: inside the model
+  double sample_seconds = 0;                       // of both: from logits to tokens and text
 
   // Histograms, in seconds and tokens, with vLLM's bounds.
   Histogram time_to_first_token;    // vllm:time_to_first_token_seconds

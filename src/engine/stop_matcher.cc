@@ -17,7 +17,7 @@ std::string StopMatcher::push(std::string_view piece) {
     }
   }
   if (matched()) {
-    held_.resize(first);
+    held_.resize(first + (include_ ? match().size() : 0));
     return std::exchange(held_, {});
   }
   // The longest tail that is a proper prefix of a stop string stays.

@@ -9,12 +9,13 @@ namespace sub8::engine {
 
 class StopMatcher {
  public:
-  // Strings must not be empty.
-  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  // Strings must not be empty. `include`: what matched is part of the text.
+  explicit StopMatcher(std::vector<std::string> stops, bool include = false)
+      : stops_(std::move(stops)), include_(include) {}
 
-  // Text that is safe to emit after `piece` arrived: everything before the first match, less a tail
-  // that may begin one. Where several strings match, the one that starts first counts. Returns
-  // nothing more once matched().
+  // Text that is safe to emit after `piece` arrived: everything before the first match (or up to
+  // its end), less a tail that may begin one. Where several strings match, the one that starts
+  // first counts. Returns nothing more once matched().
   std::string push(std::string_view piece);
 
   // The held-back text, when no more will come.
@@ -26,6 +27,7 @@ class StopMatcher {
 
  private:
   std::vector<std::string> stops_;
+  bool include_;
   std::string held_;
   int match_ = -1;
 };

@@ -12,12 +12,13 @@ namespace sub8::engine {
 namespace {
 
 const std::vector<float> kLogits = {1.0f, 3.0f, 2.0f, 3.0f, -1.0f, 0.5f};
+SamplerScratch scratch;
 
 TokenLogprob sample(SamplingParams params, std::vector<float> logits = kLogits,
                     uint32_t index = 0) {
   if (!params.seed) params.seed = 42;
   Sampler sampler(params, {}, {});
-  return sampler.sample(logits, index).value();
+  return sampler.sample(logits, index, scratch).value();
 }
 
 std::map<int32_t, double> frequencies(SamplingParams params, int draws,
@@ -26,7 +27,7 @@ std::map<int32_t, double> frequencies(SamplingParams params, int draws,
   params.seed = 7;
   Sampler sampler(params, {}, {});
   for (int i = 0; i < draws; ++i)
-    out[sampler.sample(logits, static_cast<uint32_t>(i)).value().id] += 1.0 / draws;
+    out[sampler.sample(logits, static_cast<uint32_t>(i), scratch).value().id] += 1.0 / draws;
   return out;
 }
 
@@ -72,33 +73,60 @@ TEST(Sampler, PenaltiesBiasAndMinTokens) {
   EXPECT_EQ(sample(params).id, 4);
   params = {.temperature = 0, .presence_penalty = 2.0, .seed = 1};
   Sampler presence(params, {}, {});
-  EXPECT_EQ(presence.sample(kLogits, 0)->id, 1);
-  EXPECT_EQ(presence.sample(kLogits, 1)->id, 3);
-  EXPECT_EQ(presence.sample(kLogits, 2)->id, 2);
+  EXPECT_EQ(presence.sample(kLogits, 0, scratch)->id, 1);
+  EXPECT_EQ(presence.sample(kLogits, 1, scratch)->id, 3);
+  EXPECT_EQ(presence.sample(kLogits, 2, scratch)->id, 2);
   params = {.temperature = 0, .repetition_penalty = 2.0, .seed = 1};
   const std::vector<int32_t> prompt = {1, 1, 3};
   Sampler repetition(params, prompt, {});
-  EXPECT_EQ(repetition.sample(kLogits, 0)->id, 2);
+  EXPECT_EQ(repetition.sample(kLogits, 0, scratch)->id, 2);
   params = {.temperature = 0, .seed = 1, .min_tokens = 1};
   Sampler minimum(params, {}, {1, 3});
-  EXPECT_EQ(minimum.sample(kLogits, 0)->id, 2);
-  EXPECT_EQ(minimum.sample(kLogits, 1)->id, 1);
+  EXPECT_EQ(minimum.sample(kLogits, 0, scratch)->id, 2);
+  EXPECT_EQ(minimum.sample(kLogits, 1, scratch)->id, 1);
+}
+
+TEST(Sampler, OnlyAllowedTokensAreSampled) {
+  Sampler greedy({.temperature = 0, .seed = 1}, {}, {});
+  const uint32_t allowed[] = {0b110101};
+  EXPECT_EQ(greedy.sample(kLogits, 0, scratch, allowed)->id, 2);
+  const uint32_t none[] = {0};
+  const auto refused = greedy.sample(kLogits, 1, scratch, none);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  // Log-probabilities stay those of the model.
+  Sampler scored({.temperature = 0, .seed = 1, .top_logprobs = 1}, {}, {});
+  const TokenLogprob token = scored.sample(kLogits, 0, scratch, allowed).value();
+  EXPECT_EQ(token.id, 2);
+  EXPECT_EQ(token.top[0].first, 1);
+  EXPECT_LT(token.logprob, token.top[0].second);
+}
+
+TEST(Sampler, ChoicesDrawDifferently) {
+  const SamplingParams params{.temperature = 1, .seed = 42};
+  std::vector<std::vector<int32_t>> drawn(2);
+  for (uint32_t choice = 0; choice < 2; ++choice) {
+    Sampler sampler(params, {}, {}, choice);
+    for (uint32_t i = 0; i < 50; ++i)
+      drawn[choice].push_back(sampler.sample(kLogits, i, scratch)->id);
+  }
+  EXPECT_NE(drawn[0], drawn[1]);
 }
 
 TEST(Sampler, SeedAndIndexDecideAlone) {
   const SamplingParams params{.temperature = 0.8, .seed = 42};
   Sampler a(params, {}, {});
   std::vector<int32_t> first;
-  for (uint32_t i = 0; i < 50; ++i) first.push_back(a.sample(kLogits, i)->id);
+  for (uint32_t i = 0; i < 50; ++i) first.push_back(a.sample(kLogits, i, scratch)->id);
   Sampler b(params, {}, {});
   Sampler noise({.temperature = 1, .seed = 3}, {}, {});
   for (uint32_t i = 0; i < 50; ++i) {
-    (void)noise.sample(kLogits, i);
-    EXPECT_EQ(b.sample(kLogits, i)->id, first[i]);
+    (void)noise.sample(kLogits, i, scratch);
+    EXPECT_EQ(b.sample(kLogits, i, scratch)->id, first[i]);
   }
   Sampler c({.temperature = 0.8, .seed = 43}, {}, {});
   std::vector<int32_t> other;
-  for (uint32_t i = 0; i < 50; ++i) other.push_back(c.sample(kLogits, i)->id);
+  for (uint32_t i = 0; i < 50; ++i) other.push_back(c.sample(kLogits, i, scratch)->id);
   EXPECT_NE(first, other);
 }
 
@@ -116,10 +144,10 @@ TEST(Sampler, LogprobsAreOfTheModel) {
 
 TEST(Sampler, BadLogitsAreErrors) {
   Sampler sampler({.seed = 1}, {}, {});
-  EXPECT_FALSE(sampler.sample(std::vector<float>{1.0f, NAN}, 0).ok());
+  EXPECT_FALSE(sampler.sample(std::vector<float>{1.0f, NAN}, 0, scratch).ok());
   const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_FALSE(sampler.sample(std::vector<float>{-inf, -inf}, 0).ok());
-  EXPECT_EQ(sampler.sample(std::vector<float>{-inf, 0.0f}, 0)->id, 1);
+  EXPECT_FALSE(sampler.sample(std::vector<float>{-inf, -inf}, 0, scratch).ok());
+  EXPECT_EQ(sampler.sample(std::vector<float>{-inf, 0.0f}, 0, scratch)->id, 1);
 }
 
 TEST(SamplingParams, RangesAreChecked) {
@@ -137,7 +165,7 @@ TEST(SamplingParams, RangesAreChecked) {
   EXPECT_TRUE(bad({.min_p = 1.1}));
   EXPECT_TRUE(bad({.repetition_penalty = 0}));
   EXPECT_TRUE(bad({.logit_bias = {{100, 1.0f}}}));
-  EXPECT_TRUE(bad({.max_tokens = 0}));
+  EXPECT_TRUE(bad({.max_tokens = -1}));
   EXPECT_TRUE(bad({.stop = {""}}));
   EXPECT_TRUE(bad({.stop_token_ids = {-1}}));
   EXPECT_TRUE(bad({.top_logprobs = 21}));

@@ -47,5 +47,13 @@ TEST(StopMatcher, OverlappingPrefixes) {
   EXPECT_EQ(run({"é"}, {"caf\xc3", "\xa9!"}).text, "caf");
 }
 
+TEST(StopMatcher, TheMatchIsIncludedOnRequest) {
+  StopMatcher matcher({"DEF", "C D"}, true);
+  EXPECT_EQ(matcher.push("ABC"), "AB");
+  EXPECT_EQ(matcher.push(" DEF"), "C D");
+  EXPECT_EQ(matcher.match(), "C D");
+  EXPECT_EQ(matcher.push("more"), "");
+}
+
 }  // namespace
 }  // namespace sub8::engine

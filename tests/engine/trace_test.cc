@@ -1,0 +1,308 @@
+// Random traces over the fake model: arrivals, cancels, slow readers, page exhaustion, preemption,
+// prefix hits. After every step the pages add up; at the end each request has got exactly what it
+// gets alone.
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "fake_runner.h"
+
+namespace sub8::engine {
+namespace {
+
+using testing::fake_tokenizer;
+using testing::FakeClock;
+using testing::FakeOptions;
+using testing::FakeRunner;
+
+struct ChoiceResult {
+  std::vector<int32_t> tokens;
+  std::vector<std::pair<int32_t, float>> top;  // first alternatives
+  std::string text;
+  FinishReason finish = FinishReason::kRunning;
+  std::string stop;
+  std::optional<int32_t> stop_token;
+
+  bool operator==(const ChoiceResult&) const = default;
+};
+
+struct RequestResult {
+  std::map<uint32_t, ChoiceResult> choices;
+  std::vector<int32_t> prompt_tokens;
+  std::vector<float> prompt_logprobs;
+  std::optional<RequestSummary> summary;
+};
+
+void collect(const std::vector<TokenEvent>& events, std::map<RequestId, RequestResult>& out) {
+  for (const TokenEvent& event : events) {
+    RequestResult& r = out[event.id];
+    ASSERT_FALSE(r.summary.has_value()) << "an event after the summary";
+    ChoiceResult& c = r.choices[event.choice];
+    ASSERT_EQ(c.finish, FinishReason::kRunning) << "an event after the end of a choice";
+    if (event.token) {
+      c.tokens.push_back(event.token->id);
+      for (const auto& top : event.token->top) c.top.push_back(top);
+    }
+    for (const TokenLogprob& p : event.prompt_logprobs) {
+      ASSERT_EQ(event.choice, 0u);
+      ASSERT_TRUE(c.tokens.empty()) << "a prompt's logprobs after the first token";
+      r.prompt_tokens.push_back(p.id);
+      r.prompt_logprobs.push_back(p.logprob);
+    }
+    c.text += event.text;
+    c.finish = event.finish;
+    c.stop = event.stop;
+    c.stop_token = event.stop_token;
+    if (event.summary) r.summary = event.summary;
+  }
+}
+
+EngineOptions engine_options(FakeClock& clock, int64_t max_batch_tokens, int max_sequences) {
+  EngineOptions out;
+  out.max_model_len = 256;
+  out.max_batch_tokens = max_batch_tokens;
+  out.max_sequences = max_sequences;
+  out.clock = [&clock] { return clock.now; };
+  return out;
+}
+
+// The request alone, in large chunks, with pages to spare and without prefix cache.
+RequestResult solo(const Request& request, bool one_order) {
+  FakeClock clock;
+  EngineOptions options = engine_options(clock, 256, 1);
+  options.prefix_cache = false;
+  FakeOptions fake;
+  fake.max_rows = 256;
+  fake.one_order = one_order;
+  fake.max_logit_rows = 256;
+  Engine engine(std::make_unique<FakeRunner>(fake), fake_tokenizer(), {7}, options);
+  EXPECT_TRUE(engine.submit(request).ok());
+  std::map<RequestId, RequestResult> out;
+  std::vector<TokenEvent> events;
+  while (!engine.idle()) {
+    events.clear();
+    EXPECT_TRUE(engine.step(events).ok());
+    collect(events, out);
+    clock.advance(std::chrono::milliseconds(1));
+  }
+  return out.begin()->second;
+}
+
+using Random = std::mt19937;
+int64_t pick(Random& random, int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+}
+
+// Prompts come from few stems, so that they share prefixes of all lengths.
+Request random_request(Random& random) {
+  Request out;
+  Random stem(static_cast<uint32_t>(pick(random, 0, 2)));
+  const int64_t common = pick(random, 0, 100);
+  for (int64_t i = 0; i < common; ++i) out.prompt.push_back(static_cast<int32_t>(stem() % 160));
+  const int64_t own = pick(random, common == 0 ? 1 : 0, 40);
+  for (int64_t i = 0; i < own; ++i) out.prompt.push_back(static_cast<int32_t>(random() % 160));
+  SamplingParams& s = out.sampling;
+  s.seed = random();
+  s.temperature = random() % 3 == 0 ? 0.0 : 1.0;
+  s.max_tokens = pick(random, 1, random() % 4 == 0 ? 110 : 20);
+  s.ignore_eos = random() % 3 == 0;
+  s.top_logprobs = random() % 4 == 0 ? 2 : -1;
+  if (random() % 5 == 0) s.stop = {std::string(1, static_cast<char>('a' + random() % 26))};
+  if (random() % 5 == 0) s.stop_token_ids = {static_cast<int32_t>(random() % 160)};
+  if (random() % 6 == 0) s.frequency_penalty = 1.5;
+  if (random() % 6 == 0) s.repetition_penalty = 1.3;
+  if (random() % 6 == 0) s.min_tokens = std::min<int64_t>(*s.max_tokens, pick(random, 1, 10));
+  if (random() % 5 == 0) out.n = static_cast<int>(pick(random, 2, 4));
+  if (random() % 5 == 0) out.prompt_logprobs = static_cast<int>(pick(random, 0, 2));
+  if (out.prompt_logprobs >= 0 && random() % 4 == 0) {
+    s.max_tokens = 0;
+    s.min_tokens = 0;
+  }
+  if (random() % 8 == 0) out.cache_salt = "salt";
+  out.priority = static_cast<int>(pick(random, -1, 1));
+  return out;
+}
+
+struct Trace {
+  int requests = 40;
+  int32_t pages = 24;
+  int64_t max_batch_tokens = 24;
+  int max_sequences = 4;
+  bool prefix_cache = true;
+  bool one_order = false;
+  bool long_answers = false;  // to short prompts: pages run out while decoding
+  int cancel_one_in = 0;      // steps; 0: never
+  int pause_one_in = 0;
+};
+
+// Runs the trace and returns the engine's counters.
+Stats run_trace(const Trace& trace, uint32_t seed) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  FakeClock clock;
+  EngineOptions options = engine_options(clock, trace.max_batch_tokens, trace.max_sequences);
+  options.prefix_cache = trace.prefix_cache;
+  FakeOptions fake;
+  fake.kv_pages = trace.pages;
+  fake.one_order = trace.one_order;
+  Engine engine(std::make_unique<FakeRunner>(fake), fake_tokenizer(), {7}, options);
+  std::map<RequestId, Request> requests;
+  std::map<RequestId, RequestResult> results;
+  std::set<RequestId> cancelled, paused;
+  std::vector<TokenEvent> events;
+  const auto any = [&] {
+    return std::next(requests.begin(), pick(random, 0, static_cast<int64_t>(requests.size()) - 1))
+        ->first;
+  };
+  int64_t steps = 0;
+  while (static_cast<int>(requests.size()) < trace.requests || !engine.idle()) {
+    EXPECT_LT(++steps, 20000) << "no progress";
+    if (steps >= 20000) break;
+    events.clear();
+    if (static_cast<int>(requests.size()) < trace.requests && random() % 3 == 0) {
+      Request request = random_request(random);
+      if (trace.long_answers) {
+        request.prompt.resize(std::min<size_t>(request.prompt.size(), 9));
+        request.sampling.max_tokens = pick(random, 90, 150);
+        request.sampling.ignore_eos = true;
+        request.sampling.stop_token_ids.clear();
+      }
+      const auto id = engine.submit(request);
+      EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
+      requests[*id] = std::move(request);
+    }
+    if (trace.cancel_one_in > 0 && !requests.empty() && pick(random, 1, trace.cancel_one_in) == 1) {
+      const RequestId id = any();
+      const int32_t used = engine.stats().kv_pages_used;
+      engine.cancel(id, events);
+      EXPECT_LE(engine.stats().kv_pages_used, used);
+      if (!events.empty()) cancelled.insert(id);
+      engine.cancel(id, events);
+    }
+    if (trace.pause_one_in > 0 && !requests.empty() && pick(random, 1, trace.pause_one_in) == 1) {
+      const RequestId id = any();
+      if (!paused.insert(id).second) {
+        paused.erase(id);
+        engine.resume(id);
+      } else {
+        engine.pause(id);
+      }
+    }
+    if (!engine.has_work() && !paused.empty()) {
+      for (const RequestId id : paused) engine.resume(id);
+      paused.clear();
+    }
+    const int64_t rows_before = engine.stats().computed_rows;
+    const bool work = engine.has_work();
+    const Status status = engine.step(events);
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
+    EXPECT_TRUE(engine.check_invariants()) << "after step " << steps;
+    const Stats& stats = engine.stats();
+    EXPECT_EQ(stats.kv_pages_free + stats.kv_pages_cached + stats.kv_pages_used, trace.pages);
+    EXPECT_LE(stats.running, trace.max_sequences);
+    if (work && stats.paused == 0) {
+      EXPECT_GT(stats.computed_rows, rows_before);
+    }
+    for (const TokenEvent& event : events) {
+      EXPECT_TRUE(!paused.contains(event.id) || event.finish == FinishReason::kCancelled);
+    }
+    collect(events, results);
+    if (::testing::Test::HasFailure()) break;
+    clock.advance(std::chrono::milliseconds(pick(random, 1, 50)));
+  }
+  const Stats stats = engine.stats();
+  EXPECT_EQ(stats.kv_pages_used, 0);
+  EXPECT_EQ(stats.running + stats.waiting, 0);
+  for (const auto& [id, request] : requests) {
+    SCOPED_TRACE(::testing::Message() << "request " << id);
+    if (::testing::Test::HasFailure()) break;
+    const RequestResult& got = results[id];
+    const RequestResult want = solo(request, trace.one_order);
+    EXPECT_TRUE(got.summary.has_value());
+    if (!got.summary) continue;
+    int64_t tokens = 0;
+    for (const auto& [index, choice] : want.choices) {
+      const auto it = got.choices.find(index);
+      EXPECT_TRUE(it != got.choices.end());
+      if (it == got.choices.end()) continue;
+      tokens += static_cast<int64_t>(it->second.tokens.size());
+      if (cancelled.contains(id) && it->second.finish == FinishReason::kCancelled) {
+        EXPECT_LE(it->second.tokens.size(), choice.tokens.size());
+        EXPECT_TRUE(
+            std::equal(it->second.tokens.begin(), it->second.tokens.end(), choice.tokens.begin()));
+      } else {
+        EXPECT_EQ(it->second.tokens, choice.tokens) << "choice " << index;
+        EXPECT_TRUE(it->second == choice)
+            << "choice " << index << ": '" << it->second.text << "', alone '" << choice.text << "'";
+      }
+    }
+    EXPECT_EQ(got.summary->completion_tokens, tokens);
+    if (!cancelled.contains(id)) {
+      EXPECT_EQ(got.prompt_tokens, want.prompt_tokens);
+      EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
+      if (request.prompt_logprobs >= 0) {
+        EXPECT_EQ(got.prompt_tokens,
+                  std::vector<int32_t>(request.prompt.begin() + 1, request.prompt.end()));
+      }
+    }
+  }
+  return stats;
+}
+
+TEST(EngineTrace, PlentyOfPages) {
+  Stats stats(1);
+  for (uint32_t seed = 0; seed < 6; ++seed) stats = run_trace({.pages = 200}, seed);
+  EXPECT_EQ(stats.preemptions, 0);
+  EXPECT_GT(stats.prefix_cache_hits, 0);
+}
+
+TEST(EngineTrace, PagesRunOut) {
+  int64_t preemptions = 0;
+  for (uint32_t seed = 100; seed < 115; ++seed) {
+    preemptions += run_trace({.pages = static_cast<int32_t>(9 + seed % 6),
+                              .max_sequences = 9,
+                              .long_answers = seed % 2 == 0},
+                             seed)
+                       .preemptions;
+  }
+  EXPECT_GT(preemptions, 20);
+}
+
+TEST(EngineTrace, CancelsAndSlowReaders) {
+  int64_t cancelled = 0;
+  for (uint32_t seed = 200; seed < 215; ++seed) {
+    const Stats stats = run_trace(
+        {.pages = static_cast<int32_t>(9 + seed % 9), .cancel_one_in = 20, .pause_one_in = 5},
+        seed);
+    cancelled += stats.finished[static_cast<size_t>(FinishReason::kCancelled)];
+  }
+  EXPECT_GT(cancelled, 20);
+}
+
+TEST(EngineTrace, OneOrderForAllRows) {
+  for (uint32_t seed = 300; seed < 306; ++seed) {
+    run_trace({.pages = static_cast<int32_t>(9 + seed % 20), .one_order = true, .pause_one_in = 9},
+              seed);
+  }
+}
+
+TEST(EngineTrace, WithoutPrefixCache) {
+  for (uint32_t seed = 400; seed < 406; ++seed) {
+    const Stats stats = run_trace({.pages = 12, .prefix_cache = false, .cancel_one_in = 30}, seed);
+    EXPECT_EQ(stats.prefix_cache_queries, 0);
+    EXPECT_EQ(stats.kv_pages_cached, 0);
+  }
+}
+
+TEST(EngineTrace, SmallestAndLargestSteps) {
+  for (uint32_t seed = 500; seed < 503; ++seed) {
+    run_trace({.pages = 10, .max_batch_tokens = 1, .max_sequences = 1}, seed);
+    run_trace({.pages = 40, .max_batch_tokens = 64, .max_sequences = 16}, seed);
+    run_trace({.pages = 16, .max_batch_tokens = 6, .max_sequences = 6, .pause_one_in = 6}, seed);
+  }
+}
+
+}  // namespace
+}  // namespace sub8::engine
