@@ -22,16 +22,18 @@ struct Config {
   int32_t kv_pages = 16;
   bool prefix_cache = true;
   bool reuse_generated = false;
+  int threads = 1;
 };
 
 struct Fixture {
-  ThreadPool pool{2};
+  explicit Fixture(int threads) : pool(threads) {}
+  ThreadPool pool;
   Bundle bundle;
   std::unique_ptr<Engine> engine;
 };
 
 std::unique_ptr<Fixture> make(const Config& config = {}) {
-  auto out = std::make_unique<Fixture>();
+  auto out = std::make_unique<Fixture>(config.threads);
   auto source =
       checkpoint::open_checkpoint(std::filesystem::path(SUB8_TEST_DATA) / "models/llama-chat");
   EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
@@ -151,7 +153,9 @@ TEST_P(EnginePaths, ARequestDependsOnItselfAlone) {
     int rounds;
   };
   const Case cases[] = {
-      {"neighbours", {.max_sequences = 8, .max_batch_tokens = 128, .kv_pages = 40}, 1},
+      {"neighbours",
+       {.max_sequences = 8, .max_batch_tokens = 128, .kv_pages = 40, .threads = 2},
+       1},
       {"chunks of one row", {.max_sequences = 1, .max_batch_tokens = 1}, 1},
       {"odd chunks", {.max_sequences = 4, .max_batch_tokens = 7, .kv_pages = 40}, 1},
       {"a warm cache", {.max_sequences = 3, .max_batch_tokens = 24, .kv_pages = 64}, 2},
