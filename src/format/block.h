@@ -7,14 +7,15 @@
 // 0 from a function below means "this row or tensor is zero": codes are 0, files store the scale
 // 1.0.
 //
-// | scheme | outer scale             | block scale s                                   | code | |
-// eXmY   | d = amax_row/max        | -                                               | rn(x/d)    |
-// | :gN    | c = amax_row/(64*max)   | e4m3(amax_g/(max*c)), at least 2^-9             |
-// rn(x/(c*s))| | nvfp4  | alpha = amax/2688       | e4m3(amax_b/(6*alpha)), at least 2^-9 |
-// rn(x/(alpha*s)) weights;  | |        |                         |                            |
-// rn(x*fl(1/(alpha*s))) activations, queries, KV | | mx*    | -                       | 2^e, e from
-// the exponent bits of amax_b by MxRule | rn(x*2^-e) | | fp8 rows | alpha = amax_row/448  | - |
-// rn(x*fl(1/alpha)) |
+// clang-format off
+// | scheme | outer scale           | block scale s                             | code
+// | eXmY   | d = amax_row/max      | -                                         | rn(x/d)
+// | :gN    | c = amax_row/(64*max) | e4m3(amax_g/(max*c)), at least 2^-9       | rn(x/(c*s))
+// | nvfp4  | alpha = amax/2688     | e4m3(amax_b/(6*alpha)), at least 2^-9     | rn(x/(alpha*s)) weights
+// |        |                       |                                           | rn(x*fl(1/(alpha*s))) activations, queries, KV
+// | mx*    | -                     | 2^e, e from amax_b's exponent by MxRule   | rn(x*2^-e)
+// | fp8    | alpha = amax_row/448  | -                                         | rn(x*fl(1/alpha))
+// clang-format on
 //
 // max is the element's largest value; rn saturates. Why the thresholds: FPx rows with d below
 // 2^-126, and NVFP4 or grouped rows with alpha below 2^-117, count as zero, so that every divisor

@@ -3,8 +3,8 @@
 //
 // value[n][k] = element(code[n][k]) * block_scale[n][k / group] * outer_scale
 //   block_scale   none, E4M3 (positive) or E8M0 bytes, one per `group` elements along K; a last
-//   group may be short outer_scale   none, one FP32 for the tensor, or one FP32 per output channel
-//   n
+//                 group may be short
+//   outer_scale   none, one FP32 for the tensor, or one FP32 per output channel n
 // "dense" weights are F32, F16 or BF16 without scales.
 //
 // | name                 | element | block scale  | outer scale |
