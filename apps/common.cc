@@ -105,6 +105,13 @@ void ModelArgs::add_to(CLI::App& app) {
                  "bf16, or f32 for the reference mode with exact weights")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
+  app.add_option(
+         "--mode", mode,
+         "How rows are executed: auto, weight-only, plain, residue, fp8, fp8-residue, paper")
+      ->capture_default_str();
+  app.add_option("--prefill-ratio", prefill_ratio,
+                 "With --mode residue or paper: share of channels compensated in prompt rows")
+      ->check(CLI::Range(0.0f, 1.0f));
   app.add_option("--kv-cache-dtype", kv_cache_dtype,
                  "KV cache elements: bf16 or f32 [bf16; f32 with --activations f32]");
   app.add_option("--max-model-len", max_model_len,
@@ -128,6 +135,10 @@ Result<engine::RunOptions> ModelArgs::run_options() const {
     if (!type.ok()) return type.error().within("--kv-cache-dtype");
     out.kv_type = *type;
   }
+  Result<model::ExecutionMode> parsed = model::parse_execution_mode(mode);
+  if (!parsed.ok()) return parsed.error().within("--mode");
+  out.mode.mode = *parsed;
+  if (prefill_ratio >= 0) out.mode.prefill_ratio = prefill_ratio;
   out.max_model_len = max_model_len;
   return out;
 }

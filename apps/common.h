@@ -55,6 +55,8 @@ struct ModelArgs {
   std::string lm_head;         // likewise for the head
   bool four_over_six = false;  // likewise, for nvfp4
   std::string activations = "bf16";
+  std::string mode = "auto";   // how rows are executed
+  float prefill_ratio = -1;    // below 0: the mode's own
   std::string kv_cache_dtype;  // empty: bf16, or f32 with --activations f32
   int64_t max_model_len = 0;
   int threads = 0;  // 0: all that this process may use

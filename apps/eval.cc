@@ -1,6 +1,7 @@
 // `sub8 eval`: perplexity over a text; KL divergence, top-1 agreement and weight errors against a
 // reference.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -33,6 +34,7 @@ struct EvalArgs {
   int64_t max_windows = 0;
   std::string json_path;
   std::string plot_path;
+  std::string rows = "prompt";
 };
 
 struct Subject {
@@ -52,6 +54,7 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   SUB8_ASSIGN_OR_RETURN(options.path, selected_cpu_path());
   options.activations = run.activations;
   options.kv_type = run.kv_type;
+  options.mode = run.mode;
   options.max_rows = window;
   options.max_logit_rows = std::min(kLogitRows, window - 1);
   options.max_context = window;
@@ -79,31 +82,50 @@ struct Row {
 
   // What tells the rows of a sweep apart.
   std::string label() const {
-    if (args.weights.empty()) return "original";
-    return args.weights + (args.four_over_six ? "+4/6" : "") +
-           (args.lm_head.empty() ? "" : "+head");
+    std::string out = args.weights.empty() ? "original" : args.weights;
+    if (args.four_over_six) out += "+4/6";
+    if (!args.lm_head.empty()) out += "+head";
+    if (args.mode != "auto") out += "+" + args.mode;
+    if (args.prefill_ratio >= 0) out += fmt::format("+ratio={}", args.prefill_ratio);
+    return out;
   }
 };
 
-// "original", or WEIGHTS[+4/6][+head], applied to the options of the whole run.
+// One flag of a variant, without its plus.
+Status apply_flag(std::string_view flag, ModelArgs& args) {
+  constexpr std::string_view kRatio = "ratio=";
+  if (flag == "head") {
+    args.lm_head = args.weights;
+  } else if (flag == "4/6") {
+    args.four_over_six = true;
+  } else if (flag.starts_with(kRatio)) {
+    const std::string_view digits = flag.substr(kRatio.size());
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), args.prefill_ratio);
+    if (error != std::errc() || end != digits.data() + digits.size() || args.prefill_ratio < 0)
+      return invalid_argument(fmt::format("--sweep: '{}' is no ratio", digits));
+  } else if (model::parse_execution_mode(flag).ok()) {
+    args.mode = flag;
+  } else {
+    return invalid_argument(
+        fmt::format("--sweep: unknown '+{}'; known are +head, +4/6, +ratio=R and the modes of "
+                    "--mode, e.g. +plain",
+                    flag));
+  }
+  return {};
+}
+
+// "original" or FORMAT, then flags; applied to the options of the whole run.
 Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
-  args.weights.clear();
-  if (text == "original") return args;
-  const size_t end = text.find('+');
-  args.weights = text.substr(0, end);
-  text.remove_prefix(std::min(end, text.size()));
+  const size_t end = std::min(text.find('+'), text.size());
+  const std::string_view weights = text.substr(0, end);
+  args.weights = weights == "original" ? "" : weights;
+  text.remove_prefix(end);
   while (!text.empty()) {
     text.remove_prefix(1);
     const std::string_view flag = text.substr(0, text.find('+'));
     text.remove_prefix(flag.size());
-    if (flag == "head") {
-      args.lm_head = args.weights;
-    } else if (flag == "4/6") {
-      args.four_over_six = true;
-    } else {
-      return invalid_argument(
-          fmt::format("--sweep: unknown '+{}'; known are +head and +4/6", flag));
-    }
+    SUB8_RETURN_IF_ERROR(apply_flag(flag, args));
   }
   return args;
 }
@@ -133,6 +155,8 @@ json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
                    {"lm_head", row.args.lm_head},
                    {"four_over_six", row.args.four_over_six},
                    {"activations", row.args.activations},
+                   {"mode", row.args.mode},
+                   {"rows", args.rows},
                    {"text", args.text},
                    {"text_tokens", tokens},
                    {"window", args.window},
@@ -260,6 +284,8 @@ Result<Subject> load_reference(const EvalArgs& args, ThreadPool& pool) {
   model.weights.clear();
   model.lm_head.clear();
   model.four_over_six = false;
+  model.mode = "auto";
+  model.prefill_ratio = -1;
   if (!args.reference_activations.empty()) model.activations = args.reference_activations;
   return load_subject(model, args.window, pool, "loading the reference");
 }
@@ -296,6 +322,7 @@ Status eval(EvalArgs args) {
   if (!tokens.ok()) return tokens.error().within(args.text);
   ProgressBar bar("evaluating");
   study::EvaluateOptions options{.window = args.window, .max_windows = args.max_windows};
+  if (args.rows == "generated") options.rows = RowClass::kGenerated;
   options.progress = [&](int64_t done, int64_t total) {
     bar.update(static_cast<double>(done), static_cast<double>(total),
                fmt::format("window {} of {}", done, total));
@@ -315,7 +342,8 @@ Verb add_eval(CLI::App& app) {
   args->model.add_to(app);
   app.add_option("--sweep", args->sweep,
                  "Compare formats on one pass of the reference: a list of original or "
-                 "FORMAT[+4/6][+head], e.g. original,e3m2,e3m2+head,nvfp4+4/6");
+                 "FORMAT with flags (+head, +4/6, +MODE, +ratio=R), e.g. "
+                 "original,e3m2+head,nvfp4+4/6,nvfp4+plain,nvfp4+residue+ratio=1");
   app.add_option("--text", args->text, "UTF-8 text to score")->required();
   app.add_option("--window", args->window, "Tokens per window")
       ->check(CLI::Range(2, 1 << 20))
@@ -329,6 +357,10 @@ Verb add_eval(CLI::App& app) {
   app.add_option("--reference-activations", args->reference_activations,
                  "bf16 or f32 for the reference [as for the model]")
       ->check(CLI::IsMember({"bf16", "f32"}));
+  app.add_option("--rows", args->rows,
+                 "What scored rows count as where the mode distinguishes them: prompt or generated")
+      ->check(CLI::IsMember({"prompt", "generated"}))
+      ->capture_default_str();
   app.add_option("--json", args->json_path, "Write the report here; - for standard output");
   app.add_option("--plot", args->plot_path, "Write an SVG plot here");
   return [args] { return eval(*args); };

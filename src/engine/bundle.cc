@@ -179,6 +179,7 @@ Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptio
   SUB8_ASSIGN_OR_RETURN(model_options.path, selected_cpu_path());
   model_options.activations = options.activations;
   model_options.kv_type = options.kv_type;
+  model_options.mode = options.mode;
   model_options.max_context = length;
   model_options.max_rows = std::max<int64_t>(options.max_batch_tokens, options.max_sequences);
   model_options.max_logit_rows = std::min(options.max_sequences, kMaxLogitRows);

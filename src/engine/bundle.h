@@ -51,6 +51,7 @@ Result<Bundle> make_bundle(std::unique_ptr<checkpoint::WeightSource> source);
 struct RunOptions {
   ActivationType activations = ActivationType::kBF16;
   kernels::KvType kv_type = kernels::KvType::kBF16;
+  model::ModeOptions mode;
   int64_t max_model_len = 0;  // 0: the model's limit, at most kDefaultModelLen
   int64_t max_batch_tokens = 512;
   int max_sequences = 1;

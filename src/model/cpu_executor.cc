@@ -8,6 +8,7 @@
 #include "kernels/embed/embed.h"
 #include "kernels/kv_write/kv_write.h"
 #include "kernels/linear/op.h"
+#include "kernels/quantize_act/quantize_act.h"
 #include "model/model.h"
 
 namespace sub8::model {
@@ -54,9 +55,10 @@ class CpuExecutor {
     const int64_t prompt =
         plan(op.in).logit_rows ? prompt_logit_rows() : std::min(m_.last_prompt_rows_, all);
     const ActivationType type = m_.options_.activations;
-    const bool one_order = linear_order_id(*op.weight, type, RowClass::kPrompt) ==
-                           linear_order_id(*op.weight, type, RowClass::kGenerated);
-    if (one_order || prompt == 0 || prompt == all) {
+    const bool one_kind = linear_order_id(*op.weight, type, RowClass::kPrompt) ==
+                              linear_order_id(*op.weight, type, RowClass::kGenerated) &&
+                          execution(op, RowClass::kPrompt) == execution(op, RowClass::kGenerated);
+    if (one_kind || prompt == 0 || prompt == all) {
       linear(op, 0, all, prompt == 0 ? RowClass::kGenerated : RowClass::kPrompt);
     } else {
       linear(op, 0, prompt, RowClass::kPrompt);
@@ -166,7 +168,16 @@ class CpuExecutor {
       ++count;
     return count;
   }
+  RowExecution execution(const LinearOp& op, RowClass row_class) const {
+    return row_execution(m_.options_.mode, op.weight->format, row_class, m_.last_rows_);
+  }
   void linear(const LinearOp& op, int64_t first, int64_t count, RowClass row_class) {
+    const RowExecution how = execution(op, row_class);
+    if (!how.weight_only) {
+      for (int64_t done = 0; done < count; done += kQuantizedRows)
+        quantized_linear(op, how, first + done, std::min(count - done, kQuantizedRows), row_class);
+      return;
+    }
     LinearArgs args;
     args.x = base(op.in) + first * stride(op.in) * (is_f32(op.in) ? 4 : 2);
     args.x_type = m_.options_.activations;
@@ -179,6 +190,56 @@ class CpuExecutor {
     args.y_stride = stride(op.out);
     args.row_class = row_class;
     sub8::linear(args, pool_, m_.linear_workspace_.span());
+  }
+
+  // W4A4 and W4A8: rows become values q*s (exact in bf16), base and residue rows side by side, so
+  // that weights are read once; the fold applies alpha and the weight's outer scale.
+  void quantized_linear(const LinearOp& op, const RowExecution& how, int64_t first, int64_t count,
+                        RowClass row_class) {
+    const PackedMatrix& w = *op.weight;
+    const auto layout =
+        how.residue ? kernels::QuantizedLayout::kRowPair : kernels::QuantizedLayout::kRows;
+    kernels::QuantizeActArgs q;
+    q.rule.format = how.format;
+    if (op.input_scale && how.format == format::ActivationFormat::kNvfp4) {
+      q.rule.alpha_source = kernels::AlphaSource::kStatic;
+      q.rule.static_alpha = *op.input_scale;
+    }
+    q.x = reinterpret_cast<const uint16_t*>(base(op.in)) + first * stride(op.in);
+    q.x_stride = stride(op.in);
+    q.m = count;
+    q.k = w.cols;
+    q.layout = layout;
+    q.residue = how.residue;
+    q.out.values = m_.quantized_values_.data();
+    q.out.value_stride = w.cols;
+    q.alpha = m_.alphas_.data();
+    kernels::quantize_act(q, pool_, m_.quantize_workspace_.span());
+
+    LinearArgs args;
+    args.x = m_.quantized_values_.data();
+    args.x_stride = w.cols;
+    args.m = kernels::quantized_rows(layout, count);
+    args.w = &w;
+    args.y = m_.raw_sums_.data();
+    args.y_stride = w.rows;
+    args.row_class = row_class;
+    args.raw_sums = true;
+    sub8::linear(args, pool_, m_.linear_workspace_.span());
+
+    kernels::FoldArgs f;
+    f.raw = m_.raw_sums_.data();
+    f.raw_stride = w.rows;
+    f.layout = layout;
+    f.m = count;
+    f.n = w.rows;
+    f.alpha = m_.alphas_.data();
+    f.outer = w.outer_scales.empty() ? nullptr : w.outer_scales.data();
+    f.bias = op.bias;
+    f.accumulate = op.accumulate;
+    f.y = f32(op.out) + first * stride(op.out);
+    f.y_stride = stride(op.out);
+    kernels::fold(f, pool_);
   }
 
   Model& m_;

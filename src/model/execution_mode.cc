@@ -7,7 +7,23 @@
 namespace sub8::model {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"auto", "weight-only", "plain", "residue"};
+constexpr std::array<std::string_view, 7> kNames = {"auto", "weight-only", "plain", "residue",
+                                                    "fp8",  "fp8-residue", "paper"};
+
+// The 4-bit activations that go with a weight; nothing for weights of other formats.
+std::optional<format::ActivationFormat> fp4_activations(const format::WeightFormat& weight) {
+  if (weight == format::mx_format(format::kE2M1)) return format::ActivationFormat::kMxfp4;
+  format::WeightFormat nvfp4 = format::nvfp4_format();
+  nvfp4.outer_scale = weight.outer_scale;  // per channel where several were joined
+  if (weight == nvfp4 && weight.outer_scale != format::OuterScale::kNone)
+    return format::ActivationFormat::kNvfp4;
+  return std::nullopt;
+}
+
+format::ActivationFormat fp8_activations(const format::WeightFormat& weight) {
+  return weight.block_scale == format::BlockScale::kE8M0 ? format::ActivationFormat::kMxfp8
+                                                         : format::ActivationFormat::kFp8;
+}
 
 }  // namespace
 
@@ -21,6 +37,46 @@ Result<ExecutionMode> parse_execution_mode(std::string_view name) {
   }
   return invalid_argument(
       fmt::format("the execution mode must be one of {}, got '{}'", fmt::join(kNames, ", "), name));
+}
+
+Status check_mode_options(const ModeOptions& options) {
+  if (!options.prefill_ratio) return {};
+  if (options.mode != ExecutionMode::kResidue && options.mode != ExecutionMode::kPaper) {
+    return invalid_argument(
+        fmt::format("a prefill ratio belongs to the modes residue and paper, not to '{}'",
+                    execution_mode_name(options.mode)));
+  }
+  const float ratio = *options.prefill_ratio;
+  if (ratio == 0.0f || ratio == 1.0f) return {};
+  if (ratio == 0.125f || ratio == 0.25f || ratio == 0.5f) {
+    return unsupported(fmt::format(
+        "a prefill ratio of {} needs calibrated channel masks, which this model does not have; "
+        "0 and 1 need none",
+        ratio));
+  }
+  return invalid_argument(
+      fmt::format("the prefill ratio must be 0, 0.125, 0.25, 0.5 or 1, got {}", ratio));
+}
+
+RowExecution row_execution(const ModeOptions& options, const format::WeightFormat& weight,
+                           RowClass row_class, int64_t step_rows) {
+  if (weight.dense) return {};
+  const bool fp8 =
+      options.mode == ExecutionMode::kFp8 || options.mode == ExecutionMode::kFp8Residue;
+  if (fp8) {
+    return {.weight_only = false,
+            .format = fp8_activations(weight),
+            .residue = options.mode == ExecutionMode::kFp8Residue};
+  }
+  if (options.mode == ExecutionMode::kAuto || options.mode == ExecutionMode::kWeightOnly) return {};
+  const auto format = fp4_activations(weight);
+  if (!format) return {};
+  RowExecution out{.weight_only = false, .format = *format};
+  const bool full = options.prefill_ratio.value_or(0) == 1.0f;
+  if (options.mode == ExecutionMode::kResidue)
+    out.residue = full || row_class == RowClass::kGenerated;
+  if (options.mode == ExecutionMode::kPaper) out.residue = full || step_rows <= kPaperRows;
+  return out;
 }
 
 }  // namespace sub8::model

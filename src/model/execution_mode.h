@@ -1,23 +1,70 @@
 // How rows are executed over the weights as stored. What is stored never depends on the mode.
+//
+// | mode         | linear layers with FP4 weights                       | other coded weights   |
+// | weight-only  | 16-bit activations                                   | 16-bit activations    |
+// | plain        | activations in the weight's own 4-bit format         | 16-bit activations    |
+// | residue      | the same; generated rows with their full residue     | 16-bit activations    |
+// |              | (M-Ext), prompt rows by the prefill ratio            |                       |
+// | fp8          | nvfp4, eXmY: E4M3 rows; mxfp4: MXFP8 rows            | E4M3 rows (mx: MXFP8) |
+// | fp8-residue  | the same, all rows with their full residue           | likewise              |
+// | paper        | as residue, but M-Ext for every row of a step that   | 16-bit activations    |
+// |              | has at most 128 rows: not batch-invariant            |                       |
+//
+// Dense weights always see 16-bit activations.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "base/error.h"
+#include "format/activation.h"
+#include "format/weight_format.h"
+#include "kernels/linear/op.h"
 
 namespace sub8::model {
 
 enum class ExecutionMode : uint8_t {
-  kAuto,        // what the loaded model uses unless told otherwise
-  kWeightOnly,  // x-bit weights, 16-bit (or f32) activations
-  kPlain,       // FP4 weights and activations
-  kResidue,     // the same with a residue of the activations
+  kAuto,  // what the machine does best: weight-only where it has no FP4 matrix instructions
+  kWeightOnly,
+  kPlain,
+  kResidue,
+  kFp8,
+  kFp8Residue,
+  kPaper,
 };
 
-// "auto", "weight-only", "plain", "residue".
+// "auto", "weight-only", "plain", "residue", "fp8", "fp8-residue", "paper".
 std::string_view execution_mode_name(ExecutionMode mode);
 // An error that lists the names.
 Result<ExecutionMode> parse_execution_mode(std::string_view name);
+// Whether a row's result is the same whatever else is in the step.
+constexpr bool batch_invariant(ExecutionMode mode) { return mode != ExecutionMode::kPaper; }
+
+// What one linear layer does with the rows of one class.
+struct RowExecution {
+  bool weight_only = true;
+  format::ActivationFormat format{};  // else: of the activations
+  bool residue = false;               // with the full residue, by M-Ext
+
+  bool operator==(const RowExecution&) const = default;
+};
+
+struct ModeOptions {
+  ExecutionMode mode = ExecutionMode::kAuto;
+  // Share of the channels whose residue prompt rows get under kResidue and kPaper: 0 or 1. Nothing:
+  // 0 for layers without calibrated masks.
+  std::optional<float> prefill_ratio;
+};
+
+// An error for a ratio that does not exist, and for one without the mode it belongs to.
+Status check_mode_options(const ModeOptions& options);
+
+// `step_rows` is what kPaper's rule looks at; the other modes ignore it.
+RowExecution row_execution(const ModeOptions& options, const format::WeightFormat& weight,
+                           RowClass row_class, int64_t step_rows);
+
+// The most rows of a step that "paper" compensates in full.
+inline constexpr int64_t kPaperRows = 128;
 
 }  // namespace sub8::model

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "kernels/linear/op.h"
+#include "kernels/quantize_act/quantize_act.h"
 
 namespace sub8::model {
 namespace {
@@ -24,14 +25,62 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
   model->options_ = options;
   model->pool_ = &pool;
   const bool exact = options.activations == ActivationType::kF32;
+  SUB8_RETURN_IF_ERROR(check_mode_options(options.mode));
   model->weights_ = std::make_unique<Weights>(source, options.path, pool,
                                               exact ? format::DType::kF32 : format::DType::kBF16,
                                               options.progress);
   const auto build =
       model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
   SUB8_ASSIGN_OR_RETURN(model->program_, build(model->config_, options, *model->weights_));
+  SUB8_RETURN_IF_ERROR(model->check_mode());
   SUB8_RETURN_IF_ERROR(model->allocate());
   return model;
+}
+
+Status Model::check_mode() const {
+  const ExecutionMode mode = options_.mode.mode;
+  if (mode == ExecutionMode::kAuto || mode == ExecutionMode::kWeightOnly) return {};
+  if (options_.activations == ActivationType::kF32) {
+    return invalid_argument(
+        fmt::format("the mode '{}' quantises activations, which the reference mode (f32 "
+                    "activations) excludes; use one of them",
+                    execution_mode_name(mode)));
+  }
+  const auto& matrices = weights_->matrices();
+  const bool any = std::any_of(matrices.begin(), matrices.end(), [&](const PackedMatrix& w) {
+    return !row_execution(options_.mode, w.format, RowClass::kGenerated, 1).weight_only;
+  });
+  if (any) return {};
+  const bool fp8 = mode == ExecutionMode::kFp8 || mode == ExecutionMode::kFp8Residue;
+  return unsupported(fmt::format(
+      "the mode '{}' needs {} weights, and this model has none; quantise it with --weights {}, or "
+      "use weight-only",
+      execution_mode_name(mode), fp8 ? "coded" : "nvfp4 or mxfp4", fp8 ? "e3m2" : "nvfp4"));
+}
+
+Status Model::allocate_quantized() {
+  int64_t k = 0;
+  int64_t n = 0;
+  for (const PackedMatrix& w : weights_->matrices()) {
+    if (row_execution(options_.mode, w.format, RowClass::kGenerated, 1).weight_only) continue;
+    k = std::max(k, w.cols);
+    n = std::max(n, w.rows);
+  }
+  if (k == 0) return {};
+  const int64_t rows =
+      std::min(kQuantizedRows, std::max(options_.max_rows, options_.max_logit_rows));
+  const auto sums = checked_mul<int64_t>(2 * rows, n);
+  const auto values = checked_mul<int64_t>(2 * rows, k);
+  if (!sums || !values)
+    return resource_exhausted("the buffers of quantised activations are too large");
+  SUB8_ASSIGN_OR_RETURN(raw_sums_, AlignedBuffer<float>::uninitialized(static_cast<size_t>(*sums)));
+  SUB8_ASSIGN_OR_RETURN(quantized_values_,
+                        AlignedBuffer<uint16_t>::uninitialized(static_cast<size_t>(*values)));
+  SUB8_ASSIGN_OR_RETURN(alphas_, AlignedBuffer<float>::uninitialized(static_cast<size_t>(rows)));
+  SUB8_ASSIGN_OR_RETURN(quantize_workspace_,
+                        AlignedBuffer<std::byte>::uninitialized(
+                            kernels::quantize_act_workspace_bytes(k, pool_->size())));
+  return {};
 }
 
 Status Model::allocate() {
@@ -67,10 +116,12 @@ Status Model::allocate() {
                             shape, pool_->size(), options_.max_context)));
   SUB8_ASSIGN_OR_RETURN(position_scratch_, AlignedBuffer<float>::uninitialized(static_cast<size_t>(
                                                pool_->size() * config_.hidden_size)));
+  SUB8_RETURN_IF_ERROR(allocate_quantized());
   size_t linear_bytes = 0;
   for (const PackedMatrix& matrix : weights_->matrices()) {
-    linear_bytes =
-        std::max(linear_bytes, linear_workspace_bytes(matrix, options_.max_rows, pool_->size()));
+    const int64_t most =
+        raw_sums_.empty() ? options_.max_rows : std::max(options_.max_rows, 2 * kQuantizedRows);
+    linear_bytes = std::max(linear_bytes, linear_workspace_bytes(matrix, most, pool_->size()));
   }
   SUB8_ASSIGN_OR_RETURN(linear_workspace_, AlignedBuffer<std::byte>::uninitialized(linear_bytes));
   return {};
@@ -83,11 +134,13 @@ int64_t Model::kv_bytes() const {
 }
 
 bool Model::same_order_for_all_rows() const {
-  return std::all_of(weights_->matrices().begin(), weights_->matrices().end(),
-                     [&](const PackedMatrix& matrix) {
-                       return linear_order_id(matrix, options_.activations, RowClass::kPrompt) ==
-                              linear_order_id(matrix, options_.activations, RowClass::kGenerated);
-                     });
+  return std::all_of(
+      weights_->matrices().begin(), weights_->matrices().end(), [&](const PackedMatrix& matrix) {
+        return linear_order_id(matrix, options_.activations, RowClass::kPrompt) ==
+                   linear_order_id(matrix, options_.activations, RowClass::kGenerated) &&
+               row_execution(options_.mode, matrix.format, RowClass::kPrompt, 1) ==
+                   row_execution(options_.mode, matrix.format, RowClass::kGenerated, 1);
+      });
 }
 
 Status Model::forward(const Batch& batch, Observer* observer) {

@@ -17,6 +17,7 @@
 #include "kernels/kv_write/kv_pages.h"
 #include "kernels/linear/op.h"
 #include "kernels/rows.h"
+#include "model/execution_mode.h"
 #include "model/program.h"
 #include "model/weights.h"
 
@@ -28,6 +29,7 @@ struct ModelOptions {
   // unrounded activations).
   ActivationType activations = ActivationType::kBF16;
   kernels::KvType kv_type = kernels::KvType::kBF16;
+  ModeOptions mode;
   int64_t max_rows = 512;       // token rows per step
   int64_t max_logit_rows = 16;  // rows per logits() call
   int64_t max_context = 0;      // longest sequence; 0: the model's limit
@@ -58,6 +60,9 @@ class Observer {
   virtual void layer_output(int /*layer*/, kernels::InputRows /*x*/, int64_t /*rows*/) {}
 };
 
+// Token rows whose activations are quantised at a time; bounds the buffer of raw sums.
+inline constexpr int64_t kQuantizedRows = 256;
+
 class Model {
  public:
   // Reads and packs everything. `source` is not needed afterwards except for tables, which keep
@@ -71,8 +76,8 @@ class Model {
   ThreadPool& pool() const { return *pool_; }
   int64_t weight_bytes() const { return weights_->packed_bytes(); }
   int64_t kv_bytes() const;
-  // Whether prompt rows and generated rows are computed in the same summation order, so that either
-  // may stand for the other in the KV cache.
+  // Whether prompt rows and generated rows are computed alike (mode, summation order), so that
+  // either may stand for the other in the KV cache.
   bool same_order_for_all_rows() const;
 
   // Runs all layers for the batch. Token ids and positions must be in range (checked).
@@ -85,6 +90,8 @@ class Model {
  private:
   Model() = default;
   Status allocate();
+  Status allocate_quantized();
+  Status check_mode() const;
   Status execute(const std::vector<Op>& ops, const Batch& batch,
                  std::span<const int32_t> logit_rows, Observer* observer);
   friend class CpuExecutor;
@@ -102,6 +109,13 @@ class Model {
   AlignedBuffer<float> position_scratch_;  // one row per thread
   int64_t last_rows_ = 0;
   int64_t last_prompt_rows_ = 0;
+
+  // Rows of a linear layer whose activations are quantised, a chunk at a time: values, raw sums,
+  // alphas, scratch. Empty where no layer needs them.
+  AlignedBuffer<uint16_t> quantized_values_;
+  AlignedBuffer<float> raw_sums_;
+  AlignedBuffer<float> alphas_;
+  AlignedBuffer<std::byte> quantize_workspace_;
 };
 
 // Builders, one per family.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -76,6 +77,7 @@ struct LinearOp {
   const float* bias = nullptr;
   bool accumulate = false;
   View in, out;
+  std::optional<float> input_scale;  // static alpha of the activations, where the export has one
 };
 
 // Rotates q and k in place with rope table `table` of the program.

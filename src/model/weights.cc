@@ -19,11 +19,14 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
                                                      bool with_bias) {
   std::vector<StoredMatrix> parts;
   std::vector<std::string> modules;
+  std::vector<std::optional<float>> input_scales;
   std::string joined;
   for (const std::string& name : names) {
     modules.push_back(std::string(prefix) + name);
     SUB8_ASSIGN_OR_RETURN(StoredMatrix part, source_.matrix(modules.back(), decoded_));
     parts.push_back(std::move(part));
+    const checkpoint::WeightInfo* info = source_.find(modules.back());
+    input_scales.push_back(info != nullptr ? info->input_scale : std::nullopt);
     joined += (joined.empty() ? std::string(prefix) : "+") + name;
   }
   // A tensor scale and channel scales differ in how many values they have, not in what a kernel
@@ -34,8 +37,11 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
     return fa == b.format && (a.format.outer_scale == format::OuterScale::kNone) ==
                                  (b.format.outer_scale == format::OuterScale::kNone);
   };
-  const bool fused = std::all_of(parts.begin(), parts.end(),
-                                 [&](const StoredMatrix& p) { return same_kind(p, parts[0]); });
+  const bool fused =
+      std::all_of(parts.begin(), parts.end(),
+                  [&](const StoredMatrix& p) { return same_kind(p, parts[0]); }) &&
+      std::all_of(input_scales.begin(), input_scales.end(),
+                  [&](const std::optional<float>& scale) { return scale == input_scales[0]; });
 
   std::vector<Linear> out;
   std::vector<const StoredMatrix*> group;
@@ -46,7 +52,7 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
     if (!packed.ok()) return packed.error().within(fused ? joined : modules[i]);
     packed_bytes_ += packed->bytes();
     matrices_.push_back(std::move(packed).value());
-    out.push_back({fused ? joined : modules[i], &matrices_.back(), nullptr});
+    out.push_back({fused ? joined : modules[i], &matrices_.back(), nullptr, input_scales[i]});
     group.clear();
   }
   for (const std::string& module : modules) {

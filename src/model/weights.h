@@ -34,13 +34,14 @@ class Weights {
         decoded_(decoded),
         progress_(std::move(progress)) {}
 
-  // One or several modules that share their input, packed as one matrix where their formats allow
-  // it. `prefix` + names[i] are the modules; the result holds one or names.size() matrices, in
-  // order.
+  // One or several modules that share their input, packed as one matrix where their formats and
+  // static activation scales allow it. `prefix` + names[i] are the modules; the result holds one or
+  // names.size() matrices, in order.
   struct Linear {
     std::string name;
     const PackedMatrix* matrix;
-    const float* bias;  // or null
+    const float* bias;                 // or null
+    std::optional<float> input_scale;  // static alpha of the activations; the parts have the same
   };
   Result<std::vector<Linear>> linear(std::string_view prefix, const std::vector<std::string>& names,
                                      bool with_bias);

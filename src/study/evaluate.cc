@@ -45,7 +45,7 @@ double kl_divergence(std::span<const float> reference, const RowSummary& r,
 // The rows of one window as a batch. Every model has pages 0.. to itself.
 class WindowBatch {
  public:
-  explicit WindowBatch(int64_t window) {
+  WindowBatch(int64_t window, RowClass rows) : rows_(rows) {
     pages_.resize(static_cast<size_t>((window + kvcache::kPageTokens - 1) / kvcache::kPageTokens));
     std::iota(pages_.begin(), pages_.end(), 0);
     for (int64_t i = 0; i < window; ++i) {
@@ -55,10 +55,12 @@ class WindowBatch {
     }
   }
   model::Batch batch(std::span<const int32_t> tokens) const {
-    return {tokens, positions_, slots_, attention_, static_cast<int64_t>(tokens.size())};
+    return {tokens, positions_, slots_, attention_,
+            rows_ == RowClass::kPrompt ? static_cast<int64_t>(tokens.size()) : 0};
   }
 
  private:
+  RowClass rows_;
   std::vector<int32_t> pages_;
   std::vector<int32_t> positions_;
   std::vector<int64_t> slots_;
@@ -187,7 +189,7 @@ Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects
           reference->config().vocab_size, m->config().vocab_size));
     }
   }
-  const WindowBatch layout(options.window);
+  const WindowBatch layout(options.window, options.rows);
   std::vector<Evaluation> out(subjects.size());
   for (int64_t w = 0; w < windows; ++w) {
     SUB8_RETURN_IF_ERROR(check_interrupt());

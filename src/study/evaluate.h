@@ -41,6 +41,8 @@ struct Evaluation {
 struct EvaluateOptions {
   int64_t window = 512;
   int64_t max_windows = 0;  // 0: all
+  // What the scored rows count as: generated rows are what decoding would compute.
+  RowClass rows = RowClass::kPrompt;
   // Called after each window.
   std::function<void(int64_t done, int64_t total)> progress;
 };

@@ -126,7 +126,7 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
       run(evaluate + "--weights nvfp4 --four-over-six --reference '" + model("llama-chat") + "'");
   EXPECT_EQ(rows[2].at("per_window"), json::parse(alone.out).at("per_window"));
   EXPECT_EQ(rows[2].at("weight_nmse"), json::parse(alone.out).at("weight_nmse"));
-  EXPECT_SAYS(run(evaluate + "--sweep e3m2+tail").err, "known are +head and +4/6");
+  EXPECT_SAYS(run(evaluate + "--sweep e3m2+tail").err, "known are +head, +4/6");
   EXPECT_EQ(run(evaluate + "--sweep original --weights e3m2").status, 2);
 }
 

@@ -229,7 +229,7 @@ PanelJob base_job(const LinearArgs& a) {
     job.group = w.format.group;
     job.groups = w.groups;
   }
-  job.outer = w.outer_scales.empty() ? nullptr : w.outer_scales.data();
+  job.outer = a.raw_sums || w.outer_scales.empty() ? nullptr : w.outer_scales.data();
   job.bias = a.bias;
   job.accumulate = a.accumulate;
   job.y = a.y;
@@ -307,6 +307,7 @@ void run(const LinearArgs& a, ThreadPool& pool, std::span<std::byte> workspace, 
   SUB8_CHECK_GE(a.m, 0);
   if (a.m == 0 || a.w->rows == 0) return;
   SUB8_CHECK(a.y != nullptr && a.y_stride >= a.w->rows);
+  SUB8_CHECK(!a.raw_sums || a.bias == nullptr);
   SUB8_CHECK(a.w->cols == 0 || (a.x != nullptr && a.x_stride >= a.w->cols));
   SUB8_CHECK_GE(workspace.size(), linear_workspace_bytes(*a.w, a.m, pool.size()));
   SUB8_CHECK_EQ(reinterpret_cast<uintptr_t>(workspace.data()) % 64, 0u);

@@ -45,6 +45,9 @@ struct LinearArgs {
   const float* bias = nullptr;  // [N] or null
   bool accumulate = false;      // y += instead of y =
   RowClass row_class = RowClass::kPrompt;
+  // The sums themselves: outer scales are not applied. For callers whose activations have scales of
+  // their own (kernels/quantize_act: fold). No bias then.
+  bool raw_sums = false;
 };
 
 // Bytes that `linear` needs for up to m_max rows on a pool of `threads`. Any workspace that is

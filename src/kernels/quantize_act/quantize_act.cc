@@ -25,9 +25,7 @@ struct RowScratch {
 constexpr int64_t kPad = 64;
 int64_t padded(int64_t k) { return round_up<int64_t>(k, kPad) + kPad; }
 
-size_t scratch_bytes(int64_t k) {
-  return static_cast<size_t>(padded(k)) * (2 * sizeof(float) + 2);
-}
+size_t scratch_bytes(int64_t k) { return static_cast<size_t>(padded(k)) * (2 * sizeof(float) + 2); }
 
 RowScratch scratch_of(std::span<std::byte> workspace, int64_t k, int part) {
   std::byte* at = workspace.data() + static_cast<size_t>(part) * scratch_bytes(k);
@@ -67,9 +65,8 @@ void quantize(const ActivationRule& rule, const float* x, int64_t count, float a
               uint8_t* codes, uint8_t* scales) {
   const int64_t block = block_of(rule.format, count);
   for (int64_t begin = 0, b = 0; begin < count; begin += block, ++b) {
-    scales[b] = format::quantize_activation_block(rule.format, rule.mx_rule, x + begin,
-                                                  std::min(block, count - begin), alpha,
-                                                  codes + begin);
+    scales[b] = format::quantize_activation_block(
+        rule.format, rule.mx_rule, x + begin, std::min(block, count - begin), alpha, codes + begin);
   }
 }
 
@@ -113,7 +110,7 @@ void emit(const QuantizedRows& out, ActivationFormat f, int64_t row, int64_t col
   }
   // Extensions begin at whole blocks, so at whole bytes.
   format::pack_codes(codes, count, e.bits(),
-                   out.codes + row * out.code_stride + column * e.bits() / 8);
+                     out.codes + row * out.code_stride + column * e.bits() / 8);
   if (format::activation_block(f) == 0) return;
   std::memcpy(out.scales + row * out.scale_stride + column / block, scales,
               static_cast<size_t>(ceil_div<int64_t>(count, block)));
@@ -196,8 +193,8 @@ void quantize_act(const QuantizeActArgs& a, ThreadPool& pool, std::span<std::byt
   SUB8_CHECK(a.residue || a.layout == QuantizedLayout::kRows);
   SUB8_CHECK(a.selected.empty() || a.layout == QuantizedLayout::kRows ||
              a.layout == QuantizedLayout::kKExtended);
-  SUB8_CHECK(a.selected.empty() ||
-             static_cast<int64_t>(a.selected.size()) == ceil_div<int64_t>(a.k, format::kSelectGroup));
+  SUB8_CHECK(a.selected.empty() || static_cast<int64_t>(a.selected.size()) ==
+                                       ceil_div<int64_t>(a.k, format::kSelectGroup));
   for (const uint8_t mask : a.selected)
     SUB8_CHECK_EQ(std::popcount(mask), std::popcount(a.selected[0]));
   SUB8_CHECK_GE(workspace.size(), quantize_act_workspace_bytes(a.k, pool.size()));

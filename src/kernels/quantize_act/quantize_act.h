@@ -83,8 +83,8 @@ size_t quantize_act_workspace_bytes(int64_t k, int threads);
 // ours (SUB8_CHECK).
 void quantize_act(const QuantizeActArgs& args, ThreadPool& pool, std::span<std::byte> workspace);
 
-// Fold: y[i] = (raw[base(i)] + raw[residue(i)]) * fl(alpha[i] * outer[n]) (+ bias[n]) (+ y[i]), each
-// operation rounded in this order. `raw` holds the sums over q*s products.
+// Fold: y[i] = (raw[base(i)] + raw[residue(i)]) * fl(alpha[i] * outer[n]) (+ bias[n]) (+ y[i]),
+// each operation rounded in this order. `raw` holds the sums over q*s products.
 struct FoldArgs {
   const float* raw = nullptr;  // [quantized_rows][raw_stride], or without residue [m][raw_stride]
   int64_t raw_stride = 0;
