@@ -128,6 +128,19 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
   EXPECT_EQ(rows[2].at("weight_nmse"), json::parse(alone.out).at("weight_nmse"));
   EXPECT_SAYS(run(evaluate + "--sweep e3m2+tail").err, "known are +head, +4/6");
   EXPECT_EQ(run(evaluate + "--sweep original --weights e3m2").status, 2);
+
+  // Modes: the residue brings W4A4 back to weight-only; generated rows have it by themselves.
+  const Outcome modes = run(evaluate +
+                            "--rows generated --sweep "
+                            "nvfp4,nvfp4+plain,nvfp4+residue,nvfp4+residue+ratio=1");
+  ASSERT_EQ(modes.status, 0) << modes.err;
+  const json::array by_mode = json::parse(modes.out).at("rows").as_array();
+  const auto kld = [&](size_t i) { return by_mode[i].at("kl_divergence").to_number<double>(); };
+  EXPECT_GT(kld(1), kld(0));
+  EXPECT_LT(std::abs(kld(2) - kld(0)), 0.5 * (kld(1) - kld(0)));
+  EXPECT_EQ(by_mode[2].at("per_window"), by_mode[3].at("per_window"));
+  EXPECT_EQ(run(evaluate + "--weights e3m2 --mode plain").status, 5);
+  EXPECT_EQ(run(evaluate + "--weights nvfp4 --mode w4a4").status, 2);
 }
 
 TEST_F(Cli, QuantisingIsDeterministicAndAtomic) {

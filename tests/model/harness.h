@@ -34,6 +34,7 @@ struct LoadOptions {
   int threads = 2;
   int64_t context = 128;
   int32_t pages = 16;
+  ModeOptions mode;
 };
 
 inline Loaded load(const std::filesystem::path& path, const LoadOptions& o) {
@@ -51,6 +52,7 @@ inline Loaded load(const std::filesystem::path& path, const LoadOptions& o) {
   options.max_logit_rows = o.context;
   options.max_context = o.context;
   options.kv_pages = o.pages;
+  options.mode = o.mode;
   auto model = Model::load(*out.source, options, *out.pool);
   EXPECT_TRUE(model.ok()) << path << ": " << (model.ok() ? "" : model.error().message);
   if (model.ok()) out.model = std::move(model).value();

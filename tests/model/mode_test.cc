@@ -1,0 +1,159 @@
+// Execution modes of a whole model: what each row gets, and what is refused.
+#include <algorithm>
+
+#include "harness.h"
+
+namespace sub8::model {
+namespace {
+
+using testing::all_logits;
+using testing::fixture;
+using testing::load;
+using testing::Loaded;
+using testing::LoadOptions;
+using testing::Rows;
+
+Loaded load_mode(const std::string& name, ModeOptions mode, CpuPath path = CpuPath::kScalar) {
+  LoadOptions options;
+  options.path = path;
+  options.activations = ActivationType::kBF16;
+  options.kv = kernels::KvType::kBF16;
+  options.mode = mode;
+  return load(fixture(name), options);
+}
+
+const std::vector<int32_t> kPages = {0, 1, 2, 3};
+
+std::vector<int32_t> ids_of(int count) {
+  std::vector<int32_t> out;
+  for (int i = 0; i < count; ++i) out.push_back(3 + i * 17 % 90);
+  return out;
+}
+
+std::vector<float> logits_of(Model& model, const std::vector<int32_t>& ids, int64_t prompt_rows) {
+  Rows rows;
+  rows.add(kPages, ids, 0);
+  EXPECT_TRUE(model.forward(rows.batch(prompt_rows)).ok());
+  return all_logits(model, static_cast<int64_t>(ids.size()));
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0, energy = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += d * d;
+    energy += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  return sum / energy;
+}
+
+class Modes : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Modes, TheResidueBringsRowsBackToWeightOnly) {
+  const auto ids = ids_of(40);
+  auto weight_only = load_mode(GetParam(), {ExecutionMode::kWeightOnly, {}});
+  ASSERT_NE(weight_only.model, nullptr);
+  const auto exact = logits_of(*weight_only.model, ids, 40);
+  const auto of = [&](ModeOptions mode, int64_t prompt_rows) {
+    return logits_of(*load_mode(GetParam(), mode).model, ids, prompt_rows);
+  };
+  EXPECT_EQ(of({ExecutionMode::kAuto, {}}, 40), exact);
+  const auto plain = of({ExecutionMode::kPlain, {}}, 40);
+  const auto full = of({ExecutionMode::kResidue, 1.0f}, 40);
+  // Prompt rows without ratio are plain rows; generated rows are compensated.
+  EXPECT_EQ(of({ExecutionMode::kResidue, {}}, 40), plain);
+  EXPECT_EQ(of({ExecutionMode::kResidue, {}}, 0), full);
+  // The residue takes at least nine tenths of the error away.
+  EXPECT_GT(distance(plain, exact), 0.0);
+  EXPECT_LT(distance(full, exact), 0.1 * distance(plain, exact));
+  const auto fp8 = of({ExecutionMode::kFp8, {}}, 40);
+  const auto fp8_residue = of({ExecutionMode::kFp8Residue, {}}, 40);
+  EXPECT_LT(distance(fp8, exact), distance(plain, exact));
+  EXPECT_LT(distance(fp8_residue, exact), distance(fp8, exact));
+}
+
+TEST_P(Modes, RowsDoNotDependOnTheStep) {
+  const int count = 21;
+  const int prompt = 13;
+  const auto ids = ids_of(count);
+  for (const CpuPath path : available_cpu_paths()) {
+    const bool one_order = load_mode(GetParam(), {}, path).model->same_order_for_all_rows();
+    for (const ExecutionMode mode : {ExecutionMode::kResidue, ExecutionMode::kFp8Residue}) {
+      auto loaded = load_mode(GetParam(), {mode, {}}, path);
+      Model& model = *loaded.model;
+      const auto vocab = static_cast<size_t>(model.config().vocab_size);
+      const auto want = logits_of(model, ids, prompt);
+      // The same rows one by one and in chunks that mix the classes.
+      for (const int chunk : {1, 8}) {
+        for (int first = 0; first < count; first += chunk) {
+          const int end = std::min(first + chunk, count);
+          Rows rows;
+          rows.add(kPages, {ids.begin() + first, ids.begin() + end}, first);
+          ASSERT_TRUE(model.forward(rows.batch(std::clamp(prompt - first, 0, end - first))).ok());
+          const auto got = all_logits(model, end - first);
+          const auto begin = want.begin() + static_cast<int64_t>(first * vocab);
+          ASSERT_TRUE(std::equal(got.begin(), got.end(), begin))
+              << execution_mode_name(mode) << " " << cpu_path_name(path) << " row " << first;
+        }
+      }
+      EXPECT_EQ(model.same_order_for_all_rows(), mode != ExecutionMode::kResidue && one_order);
+    }
+  }
+}
+
+TEST_P(Modes, PaperCompensatesSmallStepsWhateverTheirRows) {
+  auto paper = load_mode(GetParam(), {ExecutionMode::kPaper, {}});
+  auto full = load_mode(GetParam(), {ExecutionMode::kResidue, 1.0f});
+  const auto ids = ids_of(40);
+  EXPECT_EQ(logits_of(*paper.model, ids, 40), logits_of(*full.model, ids, 40));
+  EXPECT_EQ(logits_of(*paper.model, ids, 0), logits_of(*full.model, ids, 0));
+  EXPECT_FALSE(batch_invariant(ExecutionMode::kPaper));
+  const format::WeightFormat w = format::nvfp4_format();
+  EXPECT_TRUE(row_execution({ExecutionMode::kPaper, {}}, w, RowClass::kPrompt, 128).residue);
+  EXPECT_FALSE(row_execution({ExecutionMode::kPaper, {}}, w, RowClass::kGenerated, 129).residue);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Exports, Modes, ::testing::Values("exports/mo-nvfp4", "exports/ct-nvfp4", "exports/ct-mxfp4"),
+    [](const auto& parameter) {
+      std::string name = parameter.param;
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return c == '-' || c == '/'; }, '_');
+      return name;
+    });
+
+Error refusal(const std::string& name, ModeOptions mode, ActivationType activations) {
+  ThreadPool pool(1);
+  auto source = checkpoint::open_checkpoint(fixture(name));
+  EXPECT_TRUE(source.ok());
+  ModelOptions options;
+  options.activations = activations;
+  options.max_rows = options.max_context = 32;
+  options.kv_pages = 1;
+  options.mode = mode;
+  auto model = Model::load(**source, options, pool);
+  EXPECT_FALSE(model.ok());
+  return model.ok() ? Error{} : model.error();
+}
+
+TEST(ModeRefusals, SayWhatIsMissing) {
+  const auto bf16 = ActivationType::kBF16;
+  EXPECT_EQ(refusal("models/llama", {ExecutionMode::kPlain, {}}, bf16).code,
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal("models/llama", {ExecutionMode::kFp8, {}}, bf16).code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal("exports/mo-nvfp4", {ExecutionMode::kPlain, {}}, ActivationType::kF32).code,
+            ErrorCode::kInvalidArgument);
+  const Error masks = refusal("exports/mo-nvfp4", {ExecutionMode::kResidue, 0.25f}, bf16);
+  EXPECT_EQ(masks.code, ErrorCode::kUnsupported);
+  EXPECT_NE(masks.message.find("masks"), std::string::npos);
+  EXPECT_EQ(refusal("exports/mo-nvfp4", {ExecutionMode::kResidue, 0.3f}, bf16).code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refusal("exports/mo-nvfp4", {ExecutionMode::kPlain, 1.0f}, bf16).code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(parse_execution_mode("w4a4").ok());
+  for (const ExecutionMode mode : {ExecutionMode::kAuto, ExecutionMode::kFp8Residue})
+    EXPECT_EQ(*parse_execution_mode(execution_mode_name(mode)), mode);
+}
+
+}  // namespace
+}  // namespace sub8::model
