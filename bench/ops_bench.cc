@@ -38,7 +38,10 @@ void attend(benchmark::State& state, int heads, int kv_heads, int head_dim, KvTy
   shape.kv = {type, kv_heads, head_dim};
   shape.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   const int64_t pages = (context + kPageTokens - 1) / kPageTokens;
-  auto cache = buffer<uint8_t>(pages * shape.kv.page_bytes());
+  Arena arena;
+  auto cache = AlignedBuffer<uint8_t>::uninitialized(
+                   static_cast<size_t>(pages * shape.kv.page_bytes()), &arena)
+                   .value();
   const int64_t elements = pages * shape.kv.page_bytes() / shape.kv.element_bytes();
   const auto values = random_floats(elements);
   for (int64_t i = 0; i < elements; ++i) {
@@ -117,6 +120,7 @@ ATTEND(prefill_1b_512_of_4096_bf16, 32, 8, 128, KvType::kBF16, 512, 4096, 2);
 ATTEND(decode_135m_512_bf16, 9, 3, 64, KvType::kBF16, 1, 512, 2);
 ATTEND(decode_1b_4096_bf16, 32, 8, 128, KvType::kBF16, 1, 4096, 2);
 ATTEND(decode_1b_32768_bf16, 32, 8, 128, KvType::kBF16, 1, 32768, 2);
+ATTEND(decode_1b_32768_bf16_1t, 32, 8, 128, KvType::kBF16, 1, 32768, 1);
 BENCHMARK_CAPTURE(norm_rows, rms_576, 576);
 BENCHMARK_CAPTURE(norm_rows, rms_4096, 4096);
 BENCHMARK_CAPTURE(activate_rows, silu_1536, Activation::kSilu, 1536);

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/arena.h"
 #include "base/error.h"
 
 namespace sub8 {
@@ -24,19 +25,23 @@ class AlignedBuffer {
 
   AlignedBuffer() = default;
   AlignedBuffer(AlignedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        slab_(std::move(other.slab_)) {}
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     if (this != &other) {
-      std::free(data_);
+      release();
       data_ = std::exchange(other.data_, nullptr);
       size_ = std::exchange(other.size_, 0);
+      slab_ = std::move(other.slab_);
     }
     return *this;
   }
-  ~AlignedBuffer() { std::free(data_); }
+  ~AlignedBuffer() { release(); }
 
-  // Uninitialised memory. Padding is the writer's business: whoever packs also zero-fills the tail.
-  static Result<AlignedBuffer> uninitialized(size_t count) {
+  // Uninitialised memory, from the arena if there is one. Padding is the writer's business: whoever
+  // packs also zero-fills the tail.
+  static Result<AlignedBuffer> uninitialized(size_t count, Arena* arena = nullptr) {
     AlignedBuffer out;
     if (count == 0) return out;
     size_t bytes = 0;
@@ -44,6 +49,12 @@ class AlignedBuffer {
       return resource_exhausted("a buffer of " + std::to_string(count) + " elements does not fit");
     }
     bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (arena != nullptr) {
+      SUB8_ASSIGN_OR_RETURN(out.slab_, arena->allocate(bytes));
+      out.data_ = reinterpret_cast<T*>(out.slab_.get());
+      out.size_ = count;
+      return out;
+    }
     out.data_ = static_cast<T*>(std::aligned_alloc(kAlignment, bytes));
     if (out.data_ == nullptr) {
       return resource_exhausted("out of memory: could not allocate " + std::to_string(bytes) +
@@ -68,8 +79,14 @@ class AlignedBuffer {
   std::span<const T> span() const { return {data_, size_}; }
 
  private:
+  void release() {
+    if (slab_ == nullptr) std::free(data_);
+    slab_.reset();
+  }
+
   T* data_ = nullptr;
   size_t size_ = 0;
+  std::shared_ptr<std::byte> slab_;  // keeps an arena's memory; null: data_ is our own
 };
 
 }  // namespace sub8

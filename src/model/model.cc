@@ -101,10 +101,11 @@ Status Model::allocate() {
   const kernels::KvLayout layout{options_.kv_type, static_cast<int>(config_.kv_heads),
                                  static_cast<int>(config_.head_dim)};
   SUB8_RETURN_IF_ERROR(kernels::check_kv_layout(layout));
+  Arena arena;
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
     const auto bytes =
         static_cast<size_t>(options_.kv_pages) * static_cast<size_t>(layout.page_bytes());
-    SUB8_ASSIGN_OR_RETURN(auto pages, AlignedBuffer<uint8_t>::uninitialized(bytes));
+    SUB8_ASSIGN_OR_RETURN(auto pages, AlignedBuffer<uint8_t>::uninitialized(bytes, &arena));
     kv_.push_back(std::move(pages));
   }
   kernels::AttentionShape shape;

@@ -48,7 +48,7 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
   for (size_t i = 0; i < parts.size(); ++i) {
     group.push_back(&parts[i]);
     if (fused && i + 1 < parts.size()) continue;
-    Result<PackedMatrix> packed = pack_linear(group, path_, pool_);
+    Result<PackedMatrix> packed = pack_linear(group, path_, pool_, &arena_);
     if (!packed.ok()) return packed.error().within(fused ? joined : modules[i]);
     packed_bytes_ += packed->bytes();
     matrices_.push_back(std::move(packed).value());

@@ -65,6 +65,7 @@ class Weights {
   LoadProgressFn progress_;
   int64_t done_bytes_ = 0;
   int64_t packed_bytes_ = 0;
+  Arena arena_;
   std::deque<PackedMatrix> matrices_;
   std::deque<StoredMatrix> tables_;
   std::deque<std::vector<float>> vectors_;

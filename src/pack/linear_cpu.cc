@@ -282,7 +282,7 @@ Result<int64_t> packed_bytes(const format::WeightFormat& format, int64_t rows, i
 }
 
 Result<PackedMatrix> pack_linear(std::span<const StoredMatrix* const> parts, CpuPath path,
-                                 ThreadPool& pool) {
+                                 ThreadPool& pool, Arena* arena) {
   if (parts.empty()) return invalid_argument("pack_linear: no matrices given");
   int64_t rows = 0;
   format::WeightFormat format = parts[0]->format;
@@ -294,12 +294,14 @@ Result<PackedMatrix> pack_linear(std::span<const StoredMatrix* const> parts, Cpu
   }
   SUB8_ASSIGN_OR_RETURN(PackedMatrix out, packed_shape(format, rows, parts[0]->cols, path));
   SUB8_ASSIGN_OR_RETURN(out.data, AlignedBuffer<uint8_t>::uninitialized(
-                                      static_cast<size_t>(out.panels * out.panel_bytes)));
-  SUB8_ASSIGN_OR_RETURN(out.block_scales, AlignedBuffer<uint8_t>::uninitialized(static_cast<size_t>(
-                                              out.panels * out.groups * kPanelRows)));
+                                      static_cast<size_t>(out.panels * out.panel_bytes), arena));
+  SUB8_ASSIGN_OR_RETURN(out.block_scales,
+                        AlignedBuffer<uint8_t>::uninitialized(
+                            static_cast<size_t>(out.panels * out.groups * kPanelRows), arena));
   if (format.outer_scale != OuterScale::kNone) {
-    SUB8_ASSIGN_OR_RETURN(out.outer_scales, AlignedBuffer<float>::uninitialized(
-                                                static_cast<size_t>(out.panels * kPanelRows)));
+    SUB8_ASSIGN_OR_RETURN(
+        out.outer_scales,
+        AlignedBuffer<float>::uninitialized(static_cast<size_t>(out.panels * kPanelRows), arena));
   }
 
   const Packer packer(parts, out);

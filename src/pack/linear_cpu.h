@@ -46,9 +46,9 @@ struct PackedMatrix {
 // cols and equal formats, but for the outer scale, which becomes one factor per channel. Errors:
 // no parts or parts that do not fit each other, spans of the wrong size, NaN or Inf codes and
 // scales (part, row and column are named), a format without a kernel, memory.
-// The bytes do not depend on the number of threads.
+// The bytes do not depend on the number of threads. With an arena the buffers come from it.
 Result<PackedMatrix> pack_linear(std::span<const StoredMatrix* const> parts, CpuPath path,
-                                 ThreadPool& pool);
+                                 ThreadPool& pool, Arena* arena = nullptr);
 
 // The logical codes and scales again, in storage form (owning its buffers).
 // unpack_linear(pack_linear(x)) has the bytes of x, but for padding bits at the ends of rows, which

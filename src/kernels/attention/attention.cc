@@ -102,11 +102,16 @@ struct Step {
     return a.page_table == b.page_table && a.position + 1 == b.position;
   }
 
+  QueryForm query_form() const {
+    return shape.round_q && shape.kv.type == KvType::kBF16 ? kernels.rounded_form : QueryForm::kF32;
+  }
   void pack_queries(const Unit& u, float* packed) const {
-    const int d = shape.kv.head_dim;
+    const int64_t values = int64_t{u.heads} * shape.kv.head_dim;
+    const int64_t bytes = values * (query_form() == QueryForm::kBF16 ? 2 : 4);
     for (int t = 0; t < u.tokens; ++t) {
-      kernels.pack_q(q.data + (u.row + t) * q.stride + int64_t{u.head} * d, int64_t{u.heads} * d,
-                     shape.round_q, packed + int64_t{t} * u.heads * d);
+      const float* x = q.data + (u.row + t) * q.stride + int64_t{u.head} * shape.kv.head_dim;
+      kernels.pack_q(x, values, shape.round_q, query_form(),
+                     reinterpret_cast<char*>(packed) + t * bytes);
     }
   }
 
@@ -122,6 +127,7 @@ struct Step {
     const KvLayout& kv = shape.kv;
     SplitTask task;
     task.q = scratch + plan.q;
+    task.q_form = query_form();
     task.rows = u.rows();
     task.head_dim = kv.head_dim;
     task.bf16 = kv.type == KvType::kBF16;

@@ -16,8 +16,12 @@ struct SoftmaxState {
   float* out = nullptr;  // [rows, head_dim]
 };
 
+// How a tile's queries are held: f32 [rows, head_dim], or bf16.
+enum class QueryForm : uint8_t { kF32, kBF16 };
+
 struct SplitTask {
-  const float* q = nullptr;  // [rows, head_dim]
+  const void* q = nullptr;
+  QueryForm q_form = QueryForm::kF32;  // kBF16 only with bf16 pages
   int rows = 0;
   int head_dim = 0;
   bool bf16 = false;  // element type of the pages
@@ -40,8 +44,10 @@ struct SplitTask {
 };
 
 struct AttentionKernels {
-  // out = x, rounded to bf16 values if asked; n values.
-  void (*pack_q)(const float* x, int64_t n, bool round, float* out);
+  // The form that rounded queries take against bf16 pages.
+  QueryForm rounded_form;
+  // out = x, rounded to bf16 values if asked, as the form says; n values.
+  void (*pack_q)(const float* x, int64_t n, bool round, QueryForm form, void* out);
   void (*split)(const SplitTask& task);
   // into += part, row by row; rows that have seen nothing are skipped.
   void (*merge)(const SoftmaxState& into, const SoftmaxState& part, int rows, int head_dim);

@@ -1,6 +1,6 @@
-// Every (row, key) score is one dot product with lanes along head_dim, reduced in one order; every
-// (row, column) output is one chain of additions over ascending keys. How many rows or columns a
-// loop handles at a time therefore never changes a bit.
+// Every (row, key) score is one chain of additions over head_dim, lanes along the keys of a page
+// that was transposed; every (row, column) output is one chain over ascending keys, lanes along the
+// columns. How many rows, keys or columns a loop handles at a time therefore never changes a bit.
 #include "kernels/attention/kernels.h"
 #include "kernels/simd/math.h"
 #include "kernels/simd/vec.h"
@@ -10,52 +10,122 @@ namespace {
 
 constexpr int kPage = 32;    // tokens
 constexpr int kSplit = 512;  // tokens; also the row distance of the scores
-// From this number of rows on, bf16 pages are converted to f32 once instead of once per row.
-constexpr int kConvertRows = 4;
+// From this number of rows on, bf16 values are converted to f32 once instead of once per block.
+constexpr int kConvertRows = 8;
 static_assert(kPage % kLanes == 0);
+constexpr bool kWide = kLanes == 16;  // 32 registers instead of 16
 
-// Scores of kLanes neighbouring keys for one query row.
-template <class Element>
-SUB8_SIMD_INLINE Vec dot_keys(const float* q, const typename Element::Type* k, int head_dim) {
-  Vec sums[kLanes];
-  for (int j = 0; j < kLanes; ++j) sums[j] = zero();
-  int i = 0;
-  for (; i + kLanes <= head_dim; i += kLanes) {
-    const Vec a = load_f32(q + i);
-#pragma GCC unroll 16
-    for (int j = 0; j < kLanes; ++j) sums[j] = fma(a, Element::load(k + j * head_dim + i), sums[j]);
+// 32-bit items of a key and of a query, and how they meet.
+struct F32Items {
+  using Type = float;
+  static constexpr int kValues = 1;
+  SUB8_SIMD_INLINE Vec load_n(const float* key, int item, int n) {
+    return load_piece<F32Element>(key + item, n);
   }
-  if (i < head_dim) {
-    const int left = head_dim - i;
-    const Vec a = load_f32_n(q + i, left);
-#pragma GCC unroll 16
-    for (int j = 0; j < kLanes; ++j)
-      sums[j] = fma(a, Element::load_n(k + j * head_dim + i, left), sums[j]);
+  SUB8_SIMD_INLINE Vec multiply_add(Vec q, Vec k, Vec sum) { return fma(q, k, sum); }
+};
+struct WidenedItems : F32Items {
+  using Type = uint16_t;
+  SUB8_SIMD_INLINE Vec load_n(const uint16_t* key, int item, int n) {
+    return load_piece<Bf16Element>(key + item, n);
   }
-  return reduce_add_each(sums);
+};
+#if defined(SUB8_SIMD_AVX512)
+constexpr QueryForm kRoundedForm = QueryForm::kBF16;
+struct PairItems {  // head_dim is even
+  using Type = uint16_t;
+  static constexpr int kValues = 2;
+  SUB8_SIMD_INLINE Vec load_n(const uint16_t* key, int item, int n) {
+    return load_f32_n(reinterpret_cast<const float*>(key) + item, n);
+  }
+  SUB8_SIMD_INLINE Vec multiply_add(Vec q, Vec k, Vec sum) { return dot_bf16(sum, q, k); }
+};
+#else
+constexpr QueryForm kRoundedForm = QueryForm::kF32;
+using PairItems = WidenedItems;
+#endif
+
+// A page of keys [32][head_dim] as items [items of head_dim][32]. The next page is fetched
+// meanwhile.
+template <class Items>
+SUB8_SIMD_INLINE void transpose_page(const typename Items::Type* keys,
+                                     const typename Items::Type* next, int head_dim, float* tile) {
+  const int items = head_dim / Items::kValues;
+  for (int key = 0; key < kPage; key += kLanes) {
+    for_vectors(items, [&](int64_t item, int count) {
+      Vec block[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        block[i] = Items::load_n(keys + (key + i) * head_dim, static_cast<int>(item), count);
+        prefetch(next + (key + i) * head_dim + item * Items::kValues);
+      }
+      transpose(block);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        if (i < count) store_f32(tile + (item + i) * kPage + key, block[i]);
+      }
+    });
+  }
+}
+
+// Scores of rows [row, row + R) against a transposed page whose first key is `base` of the split.
+// Lanes of keys that a row does not see become -inf.
+template <class Items, int R>
+SUB8_SIMD_INLINE void score_rows(const SplitTask& t, const float* tile, int base, int row) {
+  constexpr int kVecs = kPage / kLanes;
+  const int items = t.head_dim / Items::kValues;
+  const float* q = static_cast<const float*>(t.q) + row * items;
+  Vec sums[R][kVecs];
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < kVecs; ++c) sums[r][c] = zero();
+  for (int i = 0; i < items; ++i) {
+    Vec keys[kVecs];
+    for (int c = 0; c < kVecs; ++c) keys[c] = load_f32(tile + i * kPage + c * kLanes);
+    for (int r = 0; r < R; ++r) {
+      const Vec value = set1(q[r * items + i]);
+      for (int c = 0; c < kVecs; ++c) sums[r][c] = Items::multiply_add(value, keys[c], sums[r][c]);
+    }
+  }
+  const Vec scale = set1(t.scale);
+  const Vec cap = set1(t.soft_cap);
+  for (int r = 0; r < R; ++r) {
+    const int first = t.first[row + r] - t.split_begin - base;
+    const int last = t.last[row + r] - t.split_begin - base;
+    for (int c = 0; c < kVecs; ++c) {
+      Vec s = mul(sums[r][c], scale);
+      if (t.soft_cap != 0.0f) s = mul(cap, tanh(div(s, cap)));
+      const int j = c * kLanes;
+      if (j < first || j + kLanes > last) {
+        const int low = first < j ? 0 : first > j + kLanes ? kLanes : first - j;
+        const int high = last < j ? 0 : last > j + kLanes ? kLanes : last - j;
+        s = keep_lanes(s, low, high, -__builtin_inff());
+      }
+      store_f32(t.scores + (row + r) * kSplit + base + j, s);
+    }
+  }
+}
+
+template <class Items, int R>
+SUB8_SIMD_INLINE void score_blocks(const SplitTask& t, const float* tile, int base, int& row) {
+  for (; row + R <= t.rows; row += R) {
+    // Bounds do not fall from row to row: these are the block's outer ones.
+    const bool seen =
+        t.last[row + R - 1] > t.split_begin + base && t.first[row] < t.split_begin + base + kPage;
+    if (seen) score_rows<Items, R>(t, tile, base, row);
+  }
 }
 
 // One page of keys for all rows. `base` is the page's first key within the split.
-template <class Element>
-void score_page(const SplitTask& t, const typename Element::Type* k, int base) {
-  const Vec scale = set1(t.scale);
-  const Vec cap = set1(t.soft_cap);
-  for (int i = 0; i < t.rows; ++i) {
-    const int first = t.first[i] - t.split_begin - base;
-    const int last = t.last[i] - t.split_begin - base;
-    const int begin = first < 0 ? 0 : first / kLanes * kLanes;
-    const int end = last > kPage ? kPage : last;
-    for (int j = begin; j < end; j += kLanes) {
-      Vec s = mul(dot_keys<Element>(t.q + i * t.head_dim, k + j * t.head_dim, t.head_dim), scale);
-      if (t.soft_cap != 0.0f) s = mul(cap, tanh(div(s, cap)));
-      if (j < first || j + kLanes > last) {
-        const int low = first - j < 0 ? 0 : first - j;
-        const int high = last - j > kLanes ? kLanes : last - j;
-        s = keep_lanes(s, low, high, -__builtin_inff());
-      }
-      store_f32(t.scores + i * kSplit + base + j, s);
-    }
-  }
+template <class Items>
+void score_page(const SplitTask& t, const uint8_t* page, const uint8_t* next, int base) {
+  using Type = typename Items::Type;
+  transpose_page<Items>(reinterpret_cast<const Type*>(page), reinterpret_cast<const Type*>(next),
+                        t.head_dim, t.tile);
+  int row = 0;
+  if constexpr (kWide) score_blocks<Items, 12>(t, t.tile, base, row);
+  if constexpr (kWide) score_blocks<Items, 6>(t, t.tile, base, row);
+  if constexpr (kLanes > 4) score_blocks<Items, 3>(t, t.tile, base, row);
+  score_blocks<Items, 1>(t, t.tile, base, row);
 }
 
 // Turns the scores of row i into exp(score - max); lanes outside its range hold -inf, hence 0.
@@ -157,37 +227,61 @@ void weigh_page_rows(const SplitTask& t, const typename Element::Type* v, int ba
   }
 }
 
-// Rows times vectors of columns are chosen to fill, not overflow, sixteen registers.
+// Rows times vectors of columns are chosen to fill, not overflow, the registers.
 template <class Element>
 void weigh_page(const SplitTask& t, const typename Element::Type* v, int base) {
   int i = 0;
-  for (; i + 6 <= t.rows; i += 6) weigh_page_rows<Element, 6, 2>(t, v, base, i);
-  for (; i + 3 <= t.rows; i += 3) weigh_page_rows<Element, 3, 4>(t, v, base, i);
-  for (; i + 2 <= t.rows; i += 2) weigh_page_rows<Element, 2, 6>(t, v, base, i);
+  for (; i + 6 <= t.rows; i += 6) weigh_page_rows<Element, 6, kWide ? 4 : 2>(t, v, base, i);
+  for (; i + 3 <= t.rows; i += 3) weigh_page_rows<Element, 3, kWide ? 8 : 4>(t, v, base, i);
+  for (; i + 2 <= t.rows; i += 2) weigh_page_rows<Element, 2, kWide ? 8 : 6>(t, v, base, i);
   for (; i < t.rows; ++i) weigh_page_rows<Element, 1, 8>(t, v, base, i);
 }
 
-void convert_page(const uint16_t* from, int count, float* to) {
+void convert_page(const uint16_t* from, const uint16_t* next, int count, float* to) {
   for_vectors(count, [&](int64_t i, int lanes) {
+    prefetch(next + i);
     store_piece<F32Element>(to + i, load_piece<Bf16Element>(from + i, lanes), lanes);
   });
 }
 
-// Calls f32(page, base) or bf16(page, base) for every page of the keys [first, last).
-template <class OnF32, class OnBf16>
+// Calls f(page, next, base) for every page of the keys [first, last); `next` is the page after it,
+// to be fetched, or the last one itself.
+template <class F>
 SUB8_SIMD_INLINE void for_pages(const SplitTask& t, int32_t first, int32_t last, int64_t offset,
-                                OnF32&& on_f32, OnBf16&& on_bf16) {
+                                F&& f) {
   for (int32_t key = first / kPage * kPage; key < last; key += kPage) {
-    const uint8_t* page = t.pages + t.page_table[key / kPage] * t.page_bytes + offset;
-    const int base = key - t.split_begin;
-    if (!t.bf16) {
-      on_f32(reinterpret_cast<const float*>(page), base);
-    } else if (t.rows >= kConvertRows) {
-      convert_page(reinterpret_cast<const uint16_t*>(page), kPage * t.head_dim, t.tile);
-      on_f32(t.tile, base);
-    } else {
-      on_bf16(reinterpret_cast<const uint16_t*>(page), base);
-    }
+    const int32_t* entry = t.page_table + key / kPage;
+    const int32_t next = entry[key + kPage < last ? 1 : 0];
+    f(t.pages + *entry * t.page_bytes + offset, t.pages + next * t.page_bytes + offset,
+      key - t.split_begin);
+  }
+}
+
+void score(const SplitTask& t, const uint8_t* page, const uint8_t* next, int base) {
+  if (!t.bf16) {
+    score_page<F32Items>(t, page, next, base);
+  } else if (t.q_form == QueryForm::kBF16) {
+    score_page<PairItems>(t, page, next, base);
+  } else {
+    score_page<WidenedItems>(t, page, next, base);
+  }
+}
+
+void fetch_page(const SplitTask& t, const uint8_t* page) {
+  const int bytes = kPage * t.head_dim * 2;
+  for (int line = 0; line < bytes; line += 64) prefetch(page + line);
+}
+
+void weigh(const SplitTask& t, const uint8_t* page, const uint8_t* next, int base) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(page);
+  if (!t.bf16) {
+    weigh_page<F32Element>(t, reinterpret_cast<const float*>(page), base);
+  } else if (t.rows >= kConvertRows) {
+    convert_page(halves, reinterpret_cast<const uint16_t*>(next), kPage * t.head_dim, t.tile);
+    weigh_page<F32Element>(t, t.tile, base);
+  } else {
+    fetch_page(t, next);
+    weigh_page<Bf16Element>(t, halves, base);
   }
 }
 
@@ -202,17 +296,15 @@ void split(const SplitTask& t) {
     if (t.last[i] > last) last = t.last[i];
   }
   for (int i = 0; i < t.rows * t.head_dim; ++i) t.state.out[i] = 0.0f;
-  for_pages(
-      t, first, last, t.k_offset,
-      [&](const float* k, int base) { score_page<F32Element>(t, k, base); },
-      [&](const uint16_t* k, int base) { score_page<Bf16Element>(t, k, base); });
+  for_pages(t, first, last, t.k_offset, [&](const uint8_t* page, const uint8_t* next, int base) {
+    score(t, page, next, base);
+  });
   for (int i = 0; i < t.rows; ++i) {
     if (t.first[i] < t.last[i]) exponentiate_row(t, i);
   }
-  for_pages(
-      t, first, last, t.v_offset,
-      [&](const float* v, int base) { weigh_page<F32Element>(t, v, base); },
-      [&](const uint16_t* v, int base) { weigh_page<Bf16Element>(t, v, base); });
+  for_pages(t, first, last, t.v_offset, [&](const uint8_t* page, const uint8_t* next, int base) {
+    weigh(t, page, next, base);
+  });
 }
 
 SUB8_SIMD_INLINE float exp_one(float x) {
@@ -263,15 +355,19 @@ void finish(const float* value, float max, float sum, const float* sink, int64_t
   });
 }
 
-void pack_q(const float* x, int64_t n, bool round, float* out) {
+void pack_q(const float* x, int64_t n, bool round, QueryForm form, void* out) {
   for_vectors(n, [&](int64_t i, int lanes) {
     const Vec v = load_piece<F32Element>(x + i, lanes);
-    store_piece<F32Element>(out + i, round ? round_bf16(v) : v, lanes);
+    if (form == QueryForm::kBF16) {
+      store_piece<Bf16Element>(static_cast<uint16_t*>(out) + i, v, lanes);
+    } else {
+      store_piece<F32Element>(static_cast<float*>(out) + i, round ? round_bf16(v) : v, lanes);
+    }
   });
 }
 
 }  // namespace
 
-const AttentionKernels kAttention = {pack_q, split, merge, finish};
+const AttentionKernels kAttention = {kRoundedForm, pack_q, split, merge, finish};
 
 }  // namespace sub8::kernels::SUB8_SIMD_NAMESPACE

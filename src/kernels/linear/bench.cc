@@ -64,8 +64,10 @@ StoredMatrix random_weight(const LinearBenchCase& what) {
 
 Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes) {
   const int64_t words = bytes / 8;
+  Arena arena;
   SUB8_ASSIGN_OR_RETURN(AlignedBuffer<uint64_t> data,
-                        AlignedBuffer<uint64_t>::zeros(static_cast<size_t>(words)));
+                        AlignedBuffer<uint64_t>::uninitialized(static_cast<size_t>(words), &arena));
+  std::memset(data.data(), 0, static_cast<size_t>(words) * 8);
   std::vector<uint64_t> sums(static_cast<size_t>(pool.size()) * 8);  // a cache line each
   // In windows of 1/16, in turn: short enough to fall between interruptions, far enough apart that
   // no cache holds the next one.
@@ -95,9 +97,10 @@ Result<LinearBenchResult> bench_linear(const LinearBenchCase& what, ThreadPool& 
                         packed_bytes(what.format, what.rows, what.cols, what.path));
   const int64_t wanted = (int64_t{96} << 20) / std::max<int64_t>(bytes, 1) + 1;
   const int copies = cold ? static_cast<int>(std::min<int64_t>(wanted, 512)) : 1;
+  Arena arena;
   std::vector<PackedMatrix> weights;
   for (int i = 0; i < copies; ++i) {
-    SUB8_ASSIGN_OR_RETURN(PackedMatrix packed, pack_linear(parts, what.path, pool));
+    SUB8_ASSIGN_OR_RETURN(PackedMatrix packed, pack_linear(parts, what.path, pool, &arena));
     weights.push_back(std::move(packed));
   }
   if (!linear_available(weights[0])) {

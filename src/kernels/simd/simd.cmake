@@ -5,7 +5,7 @@ function(sub8_simd_library name)
   set(portable_flags "")
   set(avx2_flags -mavx2 -mfma -mf16c -DSUB8_SIMD_AVX2)
   # g++ 12 warns inside its own AVX-512 headers (GCC bug 105593).
-  set(avx512_flags -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -DSUB8_SIMD_AVX512
+  set(avx512_flags -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -DSUB8_SIMD_AVX512
     -Wno-uninitialized -Wno-maybe-uninitialized)
   set(objects "")
   foreach(isa portable avx2 avx512)

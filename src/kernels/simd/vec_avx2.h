@@ -95,17 +95,28 @@ SUB8_SIMD_INLINE float reduce_max(Vec x) {
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
-// Three rounds of "interleave two vectors and add", each halving the number of vectors.
-SUB8_SIMD_INLINE Vec reduce_add_each(const Vec (&x)[kLanes]) {
-  const auto pair = [](Vec a, Vec b) __attribute__((always_inline)) {
-    return add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-  };
-  const auto quad = [](Vec a, Vec b) __attribute__((always_inline)) {
-    return add(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
-  };
-  const Vec low = quad(pair(x[0], x[1]), pair(x[2], x[3]));
-  const Vec high = quad(pair(x[4], x[5]), pair(x[6], x[7]));
-  return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+SUB8_SIMD_INLINE void transpose(Vec (&x)[kLanes]) {
+  Vec pairs[kLanes];
+  for (int i = 0; i < kLanes; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  Vec quads[kLanes];  // quads[4 * h + c]: columns c and c + 4 of rows 4h .. 4h+3
+  for (int h = 0; h < 2; ++h) {
+    for (int c = 0; c < 2; ++c) {
+      const Vec a = pairs[4 * h + c];
+      const Vec b = pairs[4 * h + c + 2];
+      quads[4 * h + 2 * c] = _mm256_shuffle_ps(a, b, 0x44);
+      quads[4 * h + 2 * c + 1] = _mm256_shuffle_ps(a, b, 0xee);
+    }
+  }
+  for (int c = 0; c < 4; ++c) {
+    x[c] = _mm256_permute2f128_ps(quads[c], quads[4 + c], 0x20);
+    x[4 + c] = _mm256_permute2f128_ps(quads[c], quads[4 + c], 0x31);
+  }
+}
+SUB8_SIMD_INLINE void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
 SUB8_SIMD_INLINE double reduce_add_double(Vec x) {
   const __m256d sum = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(x)),

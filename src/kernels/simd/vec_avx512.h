@@ -1,5 +1,5 @@
-// Sixteen FP32 lanes, AVX-512 F, BW, DQ, VL. Included by vec.h only; the meaning of each operation
-// is stated in vec_portable.h.
+// Sixteen FP32 lanes, AVX-512 F, BW, DQ, VL, BF16. Included by vec.h only; the meaning of each
+// operation is stated in vec_portable.h.
 #pragma once
 
 #include <cstdint>
@@ -85,23 +85,37 @@ SUB8_SIMD_INLINE float reduce_max(Vec x) {
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
-// Four rounds of "interleave two vectors and add", each halving the number of vectors.
-SUB8_SIMD_INLINE Vec reduce_add_each(const Vec (&x)[kLanes]) {
-  const auto pair = [](Vec a, Vec b) __attribute__((always_inline)) {
-    return add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  };
-  const auto quad = [](Vec a, Vec b) __attribute__((always_inline)) {
-    return add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-  };
-  // Lanes of 128 bits: quads[i] holds in each of its four lanes a quarter of the sums of x[4i..].
-  Vec quads[4];
-  for (int i = 0; i < 4; ++i)
-    quads[i] = quad(pair(x[4 * i], x[4 * i + 1]), pair(x[4 * i + 2], x[4 * i + 3]));
-  const Vec low = add(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88),
-                      _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
-  const Vec high = add(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88),
-                       _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
-  return add(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
+SUB8_SIMD_INLINE void transpose(Vec (&x)[kLanes]) {
+  Vec quads[kLanes];  // quads[4 * h + c]: columns c, c + 4, c + 8, c + 12 of rows 4h .. 4h+3
+  for (int h = 0; h < 4; ++h) {
+    for (int c = 0; c < 2; ++c) {
+      const Vec* rows = x + 4 * h;
+      const Vec a =
+          c == 0 ? _mm512_unpacklo_ps(rows[0], rows[1]) : _mm512_unpackhi_ps(rows[0], rows[1]);
+      const Vec b =
+          c == 0 ? _mm512_unpacklo_ps(rows[2], rows[3]) : _mm512_unpackhi_ps(rows[2], rows[3]);
+      quads[4 * h + 2 * c] = _mm512_shuffle_ps(a, b, 0x44);
+      quads[4 * h + 2 * c + 1] = _mm512_shuffle_ps(a, b, 0xee);
+    }
+  }
+  for (int c = 0; c < 4; ++c) {
+    const Vec a = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0x44);
+    const Vec b = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0x44);
+    const Vec d = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0xee);
+    const Vec e = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0xee);
+    x[c] = _mm512_shuffle_f32x4(a, b, 0x88);
+    x[4 + c] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    x[8 + c] = _mm512_shuffle_f32x4(d, e, 0x88);
+    x[12 + c] = _mm512_shuffle_f32x4(d, e, 0xdd);
+  }
+}
+SUB8_SIMD_INLINE void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
+// Pairs of bf16 in 32-bit lanes: sum + upper * upper, then + lower * lower, subnormals as zero.
+SUB8_SIMD_INLINE Vec dot_bf16(Vec sum, Vec a, Vec b) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_castps_si512(a)),
+                          reinterpret_cast<__m512bh>(_mm512_castps_si512(b)));
 }
 SUB8_SIMD_INLINE double reduce_add_double(Vec x) {
   const __m512d sum = _mm512_add_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(x)),

@@ -89,10 +89,17 @@ SUB8_SIMD_INLINE float reduce_max(Vec x) {
   const float b = x[1] > x[3] ? x[1] : x[3];
   return a > b ? a : b;
 }
-// Lane i of the result is the sum of the lanes of x[i], each in the same order.
-SUB8_SIMD_INLINE Vec reduce_add_each(const Vec (&x)[kLanes]) {
-  return Vec{reduce_add(x[0]), reduce_add(x[1]), reduce_add(x[2]), reduce_add(x[3])};
+// x[i][j] and x[j][i] change places.
+SUB8_SIMD_INLINE void transpose(Vec (&x)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float other = x[i][j];
+      x[i][j] = x[j][i];
+      x[j][i] = other;
+    }
+  }
 }
+SUB8_SIMD_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 SUB8_SIMD_INLINE double reduce_add_double(Vec x) {
   return (static_cast<double>(x[0]) + x[1]) + (static_cast<double>(x[2]) + x[3]);
 }
