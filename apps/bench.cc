@@ -1,5 +1,5 @@
 // `sub8 bench`: how fast kernels and whole models are on this machine.
-#include "kernels/linear/bench.h"
+#include "bench.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "common.h"
+#include "kernels/linear/bench.h"
 #include "verbs.h"
 
 namespace sub8::apps {
@@ -28,39 +29,6 @@ struct ModelBenchArgs {
   std::string json_path;
 };
 
-struct Spread {
-  double median = 0, low = 0, high = 0;
-};
-
-Spread spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
-json::object to_json(const Spread& s) {
-  return {{"median", s.median}, {"min", s.low}, {"max", s.high}};
-}
-
-json::object machine_json(int threads) {
-  json::array paths;
-  for (const CpuPath path : available_cpu_paths())
-    paths.push_back(json::value(cpu_path_name(path)));
-  const auto path = selected_cpu_path();
-  return {{"cpu", cpu_features().model},
-          {"threads", threads},
-          {"path", path.ok() ? cpu_path_name(*path) : "?"},
-          {"paths", std::move(paths)}};
-}
-
-Status write_json(const std::string& path, const json::object& report) {
-  if (path.empty()) return {};
-  if (path == "-") {
-    fmt::print("{}\n", json::serialize(report));
-    return {};
-  }
-  return write_file_atomic(path, json::serialize(report) + "\n");
-}
-
 // One answer of `tokens` tokens after `prompt`: seconds until the first token, and per further
 // token.
 struct Timing {
@@ -71,13 +39,7 @@ struct Timing {
 Result<Timing> time_once(engine::Engine& engine, int64_t prompt_tokens, int64_t answer_tokens,
                          uint64_t round) {
   engine::Request request;
-  // Distinct prompts, so that nothing of an earlier one can be reused.
-  for (int64_t i = 0; i < prompt_tokens; ++i) {
-    const auto word =
-        static_cast<uint64_t>(i) * 2654435761u + round * 40503u + (i == 0 ? round : 0);
-    request.prompt.push_back(
-        static_cast<int32_t>(word % static_cast<uint64_t>(engine.info().vocab_size)));
-  }
+  request.prompt = bench_prompt(prompt_tokens, round, engine.info().vocab_size);
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
   request.sampling.max_tokens = answer_tokens;
@@ -134,7 +96,7 @@ Status bench_model(const ModelBenchArgs& args) {
       "the read bandwidth\n",
       args.answer_tokens, d.median, d.low, d.high, decode_bytes / 1e9,
       100 * decode_bytes / bandwidth);
-  return write_json(args.json_path, {{"schema_version", 1},
+  return write_report(args.json_path, {{"schema_version", 1},
                                      {"machine", machine_json(model.pool->size())},
                                      {"model", args.model.model},
                                      {"weights", args.model.weights},
@@ -202,13 +164,52 @@ Status bench_linear_layers(const LinearBenchArgs& args) {
     }
   }
   if (!found) return invalid_argument(fmt::format("no layer's name contains '{}'", args.shapes));
-  return write_json(args.json_path, {{"schema_version", 1},
+  return write_report(args.json_path, {{"schema_version", 1},
                                      {"machine", machine_json(pool.size())},
                                      {"read_bandwidth_bytes_per_s", 1e9 * bandwidth},
                                      {"results", std::move(results)}});
 }
 
 }  // namespace
+
+Spread spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values.front(), values.back()};
+}
+
+json::object to_json(const Spread& s) {
+  return {{"median", s.median}, {"min", s.low}, {"max", s.high}};
+}
+
+json::object machine_json(int threads) {
+  json::array paths;
+  for (const CpuPath path : available_cpu_paths())
+    paths.push_back(json::value(cpu_path_name(path)));
+  const auto path = selected_cpu_path();
+  return {{"cpu", cpu_features().model},
+          {"threads", threads},
+          {"path", path.ok() ? cpu_path_name(*path) : "?"},
+          {"paths", std::move(paths)}};
+}
+
+Status write_report(const std::string& path, const json::object& report) {
+  if (path.empty()) return {};
+  if (path == "-") {
+    fmt::print("{}\n", json::serialize(report));
+    return {};
+  }
+  return write_file_atomic(path, json::serialize(report) + "\n");
+}
+
+std::vector<int32_t> bench_prompt(int64_t tokens, uint64_t round, int64_t vocab_size) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const auto word =
+        static_cast<uint64_t>(i) * 2654435761u + round * 40503u + (i == 0 ? round : 0);
+    out.push_back(static_cast<int32_t>(word % static_cast<uint64_t>(vocab_size)));
+  }
+  return out;
+}
 
 Verb add_bench(CLI::App& app) {
   app.require_subcommand(1);
@@ -244,8 +245,12 @@ Verb add_bench(CLI::App& app) {
       ->capture_default_str();
   linear->add_option("--json", linear_args->json_path,
                      "Write the figures here; - for standard output");
-  return [model, model_args, linear_args]() -> Status {
-    return model->parsed() ? bench_model(*model_args) : bench_linear_layers(*linear_args);
+  CLI::App* engine = nullptr;
+  const Verb engine_verb = add_bench_engine(app, &engine);
+  return [model, model_args, linear_args, engine, engine_verb]() -> Status {
+    if (model->parsed()) return bench_model(*model_args);
+    if (engine->parsed()) return engine_verb();
+    return bench_linear_layers(*linear_args);
   };
 }
 

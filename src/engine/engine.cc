@@ -138,6 +138,7 @@ Engine::Engine(std::unique_ptr<Runner> runner, const Tokenizer& tokenizer,
   info_.modes = r.modes;
   info_.end_ids = std::move(end_ids);
   scratch_.resize(static_cast<size_t>(runner_->pool() == nullptr ? 1 : runner_->pool()->size()));
+  for (SamplerScratch& scratch : scratch_) scratch.path = r.path;
   update_gauges();
 }
 
@@ -295,7 +296,7 @@ void Engine::take_logits(const Wanted& wanted, std::span<const float> logits,
   if (choice.over()) return;  // it could not be prepared
   std::vector<TokenLogprob> scores;
   if (wanted.prompt_token >= 0) {
-    scores.push_back(token_logprob(logits, choice.tokens[static_cast<size_t>(wanted.prompt_token)],
+    scores.push_back(token_logprob(scratch.path, logits, choice.tokens[static_cast<size_t>(wanted.prompt_token)],
                                    wanted.request->request.prompt_logprobs));
   }
   event.id = choice.id();

@@ -17,6 +17,7 @@ class ModelRunner final : public Runner {
     info_.kv_bytes = model_->kv_bytes();
     info_.weight_bytes = model_->weight_bytes();
     info_.kv_type = kernels::kv_type_name(options.kv_type);
+    info_.path = options.path;
     info_.modes = {model::ExecutionMode::kWeightOnly};
     one_order_ = model_->same_order_for_all_rows();
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "kernels/linear/op.h"
@@ -24,6 +25,7 @@ struct RunnerInfo {
   int64_t kv_bytes = 0;
   int64_t weight_bytes = 0;
   std::string kv_type;
+  CpuPath path = CpuPath::kScalar;  // for what the host does with logits
   model::ExecutionMode mode = model::ExecutionMode::kWeightOnly;  // what kAuto means
   std::vector<model::ExecutionMode> modes;                        // what rows can be run in
 };

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "engine/philox.h"
+#include "kernels/sample/logits.h"
 
 namespace sub8::engine {
 namespace {
@@ -40,15 +41,66 @@ float max_or_nan(std::span<const float> logits) {
   return *std::max_element(max, max + kLanes);
 }
 
-double log_sum_exp(std::span<const float> logits, float max) {
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - max);
-  return static_cast<double>(max) + std::log(sum);
+using Candidate = SamplerScratch::Candidate;
+
+bool before(const Candidate& a, const Candidate& b) {
+  return a.scaled != b.scaled ? a.scaled > b.scaled : a.id < b.id;
 }
 
-bool before(float a_logit, int32_t a_id, float b_logit, int32_t b_id) {
-  return a_logit != b_logit ? a_logit > b_logit : a_id < b_id;
+// Tokens with scaled[i] >= floor into `out`, ids ascending; never those of -infinity.
+void gather(std::span<const float> scaled, float floor, std::vector<Candidate>& out) {
+  constexpr size_t kPiece = 32;
+  out.clear();
+  for (size_t begin = 0; begin < scaled.size(); begin += kPiece) {
+    const size_t end = std::min(begin + kPiece, scaled.size());
+    bool any = false;
+    for (size_t i = begin; i < end; ++i) any |= scaled[i] >= floor;
+    for (size_t i = begin; any && i < end; ++i) {
+      if (scaled[i] >= floor && scaled[i] != kMinusInfinity)
+        out.push_back({scaled[i], static_cast<int32_t>(i)});
+    }
+  }
 }
+
+// Sums of pieces of a row of weights: a draw need not walk through all of it.
+class Mass {
+ public:
+  Mass(std::span<const float> weights, std::vector<double>& sums) : weights_(weights), sums_(sums) {
+    sums_.clear();
+    for (size_t begin = 0; begin < weights.size(); begin += kPiece) {
+      const size_t end = std::min(begin + kPiece, weights.size());
+      double lanes[kLanes] = {};
+      for (size_t i = begin; i < end; ++i) lanes[(i - begin) % kLanes] += weights[i];
+      sums_.push_back(0);
+      for (const double lane : lanes) sums_.back() += lane;
+      total_ += sums_.back();
+    }
+  }
+  double total() const { return total_; }
+
+  // The index at which the running sum passes share * total, share in [0, 1).
+  int32_t pick(double share) const {
+    double left = share * total_;
+    size_t piece = 0;
+    while (piece + 1 < sums_.size() && left >= sums_[piece]) left -= sums_[piece++];
+    size_t last = 0;  // the last token with any weight, should rounding run past the end
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      if (i < piece * kPiece) i = piece * kPiece;
+      if (weights_[i] <= 0) continue;
+      last = i;
+      left -= weights_[i];
+      if (left < 0) break;
+    }
+    return static_cast<int32_t>(last);
+  }
+
+ private:
+  static constexpr size_t kPiece = 512;
+  static constexpr size_t kLanes = 8;
+  std::span<const float> weights_;
+  std::vector<double>& sums_;
+  double total_ = 0;
+};
 
 }  // namespace
 
@@ -68,10 +120,11 @@ Sampler::Sampler(SamplingParams params, std::span<const int32_t> prompt,
   }
 }
 
-TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int top) {
+TokenLogprob token_logprob(CpuPath path, std::span<const float> logits, int32_t token, int top) {
   TokenLogprob out;
   out.id = token;
-  const double normaliser = log_sum_exp(logits, *std::max_element(logits.begin(), logits.end()));
+  const double normaliser =
+      kernels::log_sum_exp(path, logits.data(), static_cast<int64_t>(logits.size()));
   const auto logprob = [&](int32_t id) {
     return static_cast<float>(logits[static_cast<size_t>(id)] - normaliser);
   };
@@ -141,57 +194,93 @@ void Sampler::adjust(std::vector<float>& logits, uint32_t index,
 
 // `max` is the largest of the logits, and finite.
 int32_t Sampler::choose(std::span<const float> logits, float max, uint32_t index,
-                        std::vector<SamplerScratch::Candidate>& candidates) const {
-  using Candidate = SamplerScratch::Candidate;
+                        SamplerScratch& scratch) const {
   if (params_.temperature < kGreedyTemperature || params_.top_k == 1)
     return static_cast<int32_t>(std::find(logits.begin(), logits.end(), max) - logits.begin());
-
   const auto inverse_temperature = static_cast<float>(1.0 / params_.temperature);
-  // Tokens that survive min_p: p >= min_p * p_max, that is, (logit - max) / T >= log(min_p).
+  scratch.scaled.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i)
+    scratch.scaled[i] = (logits[i] - max) * inverse_temperature;
+  const double share = philox_uniform(*params_.seed, choice_, index, 0);
+  const bool top_k = params_.top_k > 0 && params_.top_k < static_cast<int64_t>(logits.size());
+  if (top_k || params_.min_p > 0) {
+    list_candidates(top_k ? static_cast<size_t>(params_.top_k) : logits.size(), scratch);
+    return draw_listed(share, scratch);
+  }
+  exponentials(scratch);
+  const Mass mass(scratch.weights, scratch.sums);
+  return params_.top_p < 1.0 ? draw_nucleus(share, mass.total(), scratch) : mass.pick(share);
+}
+
+// The `count` most likely of the tokens that survive min_p, most likely first.
+void Sampler::list_candidates(size_t count, SamplerScratch& scratch) const {
+  // p >= min_p * p_max, that is, (logit - max) / T >= log(min_p).
   const float floor =
       params_.min_p > 0 ? static_cast<float>(std::log(params_.min_p)) : kMinusInfinity;
+  std::vector<Candidate>& candidates = scratch.candidates;
   candidates.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float scaled = (logits[i] - max) * inverse_temperature;
-    if (scaled >= floor && scaled != kMinusInfinity)
-      candidates.push_back({scaled, static_cast<int32_t>(i)});
+  // Usually they are close to the first.
+  for (float depth = 8; candidates.size() < count && -depth > floor && depth < 1000; depth *= 4)
+    gather(scratch.scaled, -depth, candidates);
+  if (candidates.size() < count) gather(scratch.scaled, floor, candidates);
+  if (candidates.size() > count) {
+    std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count),
+                     candidates.end(), before);
+    candidates.resize(count);
   }
-  const auto order = [](const Candidate& a, const Candidate& b) {
-    return before(a.logit, a.id, b.logit, b.id);
-  };
-  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < candidates.size()) {
-    const auto middle = candidates.begin() + params_.top_k;
-    std::nth_element(candidates.begin(), middle, candidates.end(), order);
-    candidates.erase(middle, candidates.end());
-  }
+  std::sort(candidates.begin(), candidates.end(), before);
+}
+
+// Draws among the candidates, less what top_p leaves out.
+int32_t Sampler::draw_listed(double share, SamplerScratch& scratch) const {
+  const std::vector<Candidate>& candidates = scratch.candidates;
   double total = 0;
-  const bool nucleus = params_.top_p < 1.0;
-  if (nucleus)
-    std::sort(candidates.begin(), candidates.end(), order);
-  else
-    std::sort(candidates.begin(), candidates.end(),
-              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  for (Candidate& c : candidates) {
-    c.logit = std::exp(c.logit);  // from here on a weight
-    total += c.logit;
-  }
-  if (nucleus) {
-    // The smallest leading set whose mass reaches top_p.
-    const double wanted = params_.top_p * total;
-    double mass = 0;
-    size_t keep = 0;
-    while (keep < candidates.size() && (keep == 0 || mass < wanted))
-      mass += candidates[keep++].logit;
-    candidates.resize(keep);
-    total = mass;
-  }
-  const double target = philox_uniform(*params_.seed, choice_, index, 0) * total;
-  double mass = 0;
+  scratch.weights.clear();
   for (const Candidate& c : candidates) {
-    mass += c.logit;
-    if (mass > target) return c.id;
+    scratch.weights.push_back(std::exp(c.scaled));
+    total += scratch.weights.back();
   }
-  return candidates.back().id;
+  double mass = 0;
+  size_t keep = 0;
+  while (keep < candidates.size() && (keep == 0 || mass < params_.top_p * total))
+    mass += scratch.weights[keep++];
+  double left = share * mass;
+  for (size_t rank = 0; rank + 1 < keep; ++rank) {
+    left -= scratch.weights[rank];
+    if (left < 0) return candidates[rank].id;
+  }
+  return candidates[keep - 1].id;
+}
+
+// Draws among the smallest leading set whose mass reaches top_p of `total`, the mass of all weights.
+int32_t Sampler::draw_nucleus(double share, double total, SamplerScratch& scratch) const {
+  std::vector<Candidate>& candidates = scratch.candidates;
+  const auto weight = [&](size_t rank) -> double {
+    return scratch.weights[static_cast<size_t>(candidates[rank].id)];
+  };
+  const double wanted = params_.top_p * total;
+  double mass = 0;
+  size_t keep = 0;
+  for (float depth = 4; keep == 0 || (mass < wanted && depth < 1000); depth *= 2) {
+    gather(scratch.scaled, -depth, candidates);
+    std::sort(candidates.begin(), candidates.end(), before);
+    mass = 0;
+    keep = 0;
+    while (keep < candidates.size() && (keep == 0 || mass < wanted)) mass += weight(keep++);
+  }
+  double left = share * mass;
+  for (size_t rank = 0; rank + 1 < keep; ++rank) {
+    left -= weight(rank);
+    if (left < 0) return candidates[rank].id;
+  }
+  return candidates[keep - 1].id;
+}
+
+// weights = exp(scaled)
+void Sampler::exponentials(SamplerScratch& scratch) {
+  scratch.weights.resize(scratch.scaled.size());
+  kernels::exp_shifted(scratch.path, scratch.scaled.data(),
+                       static_cast<int64_t>(scratch.scaled.size()), scratch.weights.data());
 }
 
 Result<TokenLogprob> Sampler::sample(std::span<const float> logits, uint32_t index,
@@ -216,9 +305,9 @@ Result<TokenLogprob> Sampler::sample(std::span<const float> logits, uint32_t ind
           "other");
     }
   }
-  const int32_t id = choose(adjusted, max, index, scratch.candidates);
+  const int32_t id = choose(adjusted, max, index, scratch);
   if (counts_answer_) ++answer_counts_[id];
-  if (params_.top_logprobs >= 0) return token_logprob(logits, id, params_.top_logprobs);
+  if (params_.top_logprobs >= 0) return token_logprob(scratch.path, logits, id, params_.top_logprobs);
   TokenLogprob out;
   out.id = id;
   return out;

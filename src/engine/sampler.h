@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cpu.h"
 #include "base/error.h"
 #include "engine/request.h"
 #include "engine/sampling_params.h"
@@ -16,10 +17,14 @@ namespace sub8::engine {
 // Working memory of sample(): one per thread, kept between calls.
 struct SamplerScratch {
   struct Candidate {
-    float logit;
+    float scaled;
     int32_t id;
   };
-  std::vector<float> logits;  // adjusted, where anything is to be adjusted
+  CpuPath path = CpuPath::kScalar;  // of the exponentials
+  std::vector<float> logits;        // adjusted, where anything is to be adjusted
+  std::vector<float> scaled;        // (logit - max) / temperature
+  std::vector<float> weights;       // their exponentials
+  std::vector<double> sums;
   std::vector<Candidate> candidates;
   std::vector<uint32_t> allowed;  // for callers that have a TokenConstraint
 };
@@ -47,7 +52,11 @@ class Sampler {
   bool adjusts(uint32_t index) const;
   void adjust(std::vector<float>& logits, uint32_t index, std::span<const uint32_t> allowed) const;
   int32_t choose(std::span<const float> logits, float max, uint32_t index,
-                 std::vector<SamplerScratch::Candidate>& candidates) const;
+                 SamplerScratch& scratch) const;
+  void list_candidates(size_t count, SamplerScratch& scratch) const;
+  int32_t draw_listed(double share, SamplerScratch& scratch) const;
+  int32_t draw_nucleus(double share, double total, SamplerScratch& scratch) const;
+  static void exponentials(SamplerScratch& scratch);
 
   SamplingParams params_;
   std::vector<int32_t> end_ids_;
@@ -59,7 +68,7 @@ class Sampler {
 };
 
 // Log-probability of `token` under softmax(logits), and the `top` most likely tokens (0: none).
-TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int top);
+TokenLogprob token_logprob(CpuPath path, std::span<const float> logits, int32_t token, int top);
 
 // A seed from the operating system for requests without one.
 uint64_t draw_seed();
