@@ -97,15 +97,15 @@ Status bench_model(const ModelBenchArgs& args) {
       args.answer_tokens, d.median, d.low, d.high, decode_bytes / 1e9,
       100 * decode_bytes / bandwidth);
   return write_report(args.json_path, {{"schema_version", 1},
-                                     {"machine", machine_json(model.pool->size())},
-                                     {"model", args.model.model},
-                                     {"weights", args.model.weights},
-                                     {"weight_bytes", weight_bytes},
-                                     {"read_bandwidth_bytes_per_s", bandwidth},
-                                     {"prompt_tokens", args.prompt_tokens},
-                                     {"answer_tokens", args.answer_tokens},
-                                     {"prefill_tokens_per_s", to_json(p)},
-                                     {"decode_tokens_per_s", to_json(d)}});
+                                       {"machine", machine_json(model.pool->size())},
+                                       {"model", args.model.model},
+                                       {"weights", args.model.weights},
+                                       {"weight_bytes", weight_bytes},
+                                       {"read_bandwidth_bytes_per_s", bandwidth},
+                                       {"prompt_tokens", args.prompt_tokens},
+                                       {"answer_tokens", args.answer_tokens},
+                                       {"prefill_tokens_per_s", to_json(p)},
+                                       {"decode_tokens_per_s", to_json(d)}});
 }
 
 struct LinearBenchArgs {
@@ -165,9 +165,9 @@ Status bench_linear_layers(const LinearBenchArgs& args) {
   }
   if (!found) return invalid_argument(fmt::format("no layer's name contains '{}'", args.shapes));
   return write_report(args.json_path, {{"schema_version", 1},
-                                     {"machine", machine_json(pool.size())},
-                                     {"read_bandwidth_bytes_per_s", 1e9 * bandwidth},
-                                     {"results", std::move(results)}});
+                                       {"machine", machine_json(pool.size())},
+                                       {"read_bandwidth_bytes_per_s", 1e9 * bandwidth},
+                                       {"results", std::move(results)}});
 }
 
 }  // namespace

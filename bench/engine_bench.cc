@@ -85,9 +85,8 @@ void BM_DecodeStep(benchmark::State& state) {
     tokens += static_cast<int64_t>(events.size());
   }
   state.SetItemsProcessed(tokens);
-  state.counters["us_per_token"] =
-      benchmark::Counter(static_cast<double>(tokens) / 1e6,
-                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["us_per_token"] = benchmark::Counter(
+      static_cast<double>(tokens) / 1e6, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 BENCHMARK(BM_DecodeStep)->Arg(1)->Arg(8)->Arg(32)->Arg(256);
 

@@ -296,7 +296,8 @@ void Engine::take_logits(const Wanted& wanted, std::span<const float> logits,
   if (choice.over()) return;  // it could not be prepared
   std::vector<TokenLogprob> scores;
   if (wanted.prompt_token >= 0) {
-    scores.push_back(token_logprob(scratch.path, logits, choice.tokens[static_cast<size_t>(wanted.prompt_token)],
+    scores.push_back(token_logprob(scratch.path, logits,
+                                   choice.tokens[static_cast<size_t>(wanted.prompt_token)],
                                    wanted.request->request.prompt_logprobs));
   }
   event.id = choice.id();

@@ -252,7 +252,8 @@ int32_t Sampler::draw_listed(double share, SamplerScratch& scratch) const {
   return candidates[keep - 1].id;
 }
 
-// Draws among the smallest leading set whose mass reaches top_p of `total`, the mass of all weights.
+// Draws among the smallest leading set whose mass reaches top_p of `total`, the mass of all
+// weights.
 int32_t Sampler::draw_nucleus(double share, double total, SamplerScratch& scratch) const {
   std::vector<Candidate>& candidates = scratch.candidates;
   const auto weight = [&](size_t rank) -> double {
@@ -307,7 +308,8 @@ Result<TokenLogprob> Sampler::sample(std::span<const float> logits, uint32_t ind
   }
   const int32_t id = choose(adjusted, max, index, scratch);
   if (counts_answer_) ++answer_counts_[id];
-  if (params_.top_logprobs >= 0) return token_logprob(scratch.path, logits, id, params_.top_logprobs);
+  if (params_.top_logprobs >= 0)
+    return token_logprob(scratch.path, logits, id, params_.top_logprobs);
   TokenLogprob out;
   out.id = id;
   return out;

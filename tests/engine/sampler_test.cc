@@ -1,8 +1,10 @@
 #include "engine/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -66,6 +68,79 @@ TEST(Sampler, FiltersKeepWhatTheyShould) {
   EXPECT_EQ(frequencies({.min_p = 1.0}, 2000).size(), 2u);  // both maxima
   EXPECT_EQ(frequencies({.min_p = 0.3}, 2000).size(), 3u);  // e^-1 = 0.37
   EXPECT_EQ(frequencies({.temperature = 0.01}, 2000).size(), 2u);
+}
+
+// The same draw from the definition: everything sorted, everything in double. Returns the places of
+// `token` in the cumulative distribution of what survives, in the order in which it is walked: ids
+// ascending without filters, else by rank.
+std::pair<double, double> place_of(int32_t token, const std::vector<float>& logits,
+                                   const SamplingParams& p) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < logits.size(); ++i) ids.push_back(static_cast<int32_t>(i));
+  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
+  const double max = logits[static_cast<size_t>(ids[0])];
+  const auto weight = [&](int32_t id) {
+    return std::exp((logits[static_cast<size_t>(id)] - max) / p.temperature);
+  };
+  const bool top_k = p.top_k > 0 && static_cast<size_t>(p.top_k) < ids.size();
+  while (weight(ids.back()) < p.min_p) ids.pop_back();
+  if (top_k) ids.resize(std::min(ids.size(), static_cast<size_t>(p.top_k)));
+  double total = 0, mass = 0;
+  for (const int32_t id : ids) total += weight(id);
+  if (p.top_p < 1) {
+    size_t keep = 0;
+    while (keep < ids.size() && (keep == 0 || mass < p.top_p * total - 1e-6 * total))
+      mass += weight(ids[keep++]);
+    ids.resize(keep);
+  }
+  if (!top_k && p.min_p <= 0 && p.top_p >= 1) std::sort(ids.begin(), ids.end());
+  mass = 0;
+  for (const int32_t id : ids) mass += weight(id);
+  double below = 0;
+  for (const int32_t id : ids) {
+    const double above = below + weight(id) / mass;
+    if (id == token) return {below, above};
+    below = above;
+  }
+  return {2, 2};  // filtered out
+}
+
+TEST(Sampler, DrawsAreThoseOfTheDefinition) {
+  std::mt19937 random(3);
+  int checked = 0;
+  for (int round = 0; round < 300; ++round) {
+    const auto size = static_cast<size_t>(1 + random() % 5000);
+    std::normal_distribution<float> normal(0, 0.5f + static_cast<float>(random() % 5));
+    std::vector<float> logits(size);
+    for (float& x : logits) {
+      x = normal(random);
+      if (random() % 7 == 0) x = std::round(x);  // equal ones
+      if (random() % 9 == 0) x = -std::numeric_limits<float>::infinity();
+    }
+    logits[random() % size] = 1;
+    SamplingParams p;
+    p.seed = random();
+    p.temperature = std::exp(static_cast<double>(random() % 100) / 25 - 2);
+    if (random() % 2 == 0) p.top_k = static_cast<int64_t>(random() % (size + 10));
+    if (random() % 2 == 0) p.top_p = static_cast<double>(random() % 1001) / 1000;
+    if (random() % 3 == 0) p.min_p = std::pow(10, -static_cast<double>(random() % 8));
+    if (p.top_k == 1) continue;
+    scratch.path = available_cpu_paths()[random() % available_cpu_paths().size()];
+    Sampler sampler(p, {}, {});
+    const auto index = static_cast<uint32_t>(random() % 100);
+    const int32_t token = sampler.sample(logits, index, scratch).value().id;
+    const auto [below, above] = place_of(token, logits, p);
+    const double share = philox_uniform(*p.seed, 0, index, 0);
+    // A token at the very edge of a filter may be in or out by rounding.
+    const bool right = share >= below - 1e-4 && share <= above + 1e-4;
+    EXPECT_TRUE(right) << "size " << size << " T " << p.temperature << " k " << p.top_k << " p "
+                       << p.top_p << " min_p " << p.min_p << ": token " << token << " at " << below
+                       << " .. " << above << ", drawn " << share;
+    ++checked;
+  }
+  EXPECT_GT(checked, 200);
 }
 
 TEST(Sampler, PenaltiesBiasAndMinTokens) {

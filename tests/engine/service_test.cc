@@ -2,6 +2,7 @@
 #include "engine/service.h"
 
 #include <atomic>
+#include <random>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -72,7 +73,8 @@ bool eventually(F&& condition) {
 }
 
 TEST(Service, ManyThreadsGetTheirOwnAnswers) {
-  Service service(make_engine({.kv_pages = 30}), {.event_capacity = 4});
+  ThreadPool pool(3);
+  Service service(make_engine({.kv_pages = 30, .pool = &pool}), {.event_capacity = 4});
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 6; ++thread) {
     threads.emplace_back([&, thread] {
@@ -95,6 +97,38 @@ TEST(Service, ManyThreadsGetTheirOwnAnswers) {
   EXPECT_EQ(stats.finished[static_cast<size_t>(FinishReason::kLength)], 30);
   EXPECT_EQ(stats.generation_tokens, 600);
   EXPECT_EQ(stats.time_to_first_token.sum > 0, true);
+}
+
+// Readers that poll late, stop reading, cancel and vanish, on several threads at once.
+TEST(Service, UnrulyReadersLeaveNothingBehind) {
+  ThreadPool pool(2);
+  Service service(make_engine({.kv_pages = 12, .pool = &pool}), {.event_capacity = 3});
+  std::atomic<int> wakes{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 5; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937 random(static_cast<uint32_t>(thread));
+      for (int round = 0; round < 25; ++round) {
+        Request r = request(static_cast<int>(random() % 30), 1 + random() % 60);
+        r.n = 1 + static_cast<int>(random() % 2);
+        auto stream = service.submit(std::move(r), [&] { ++wakes; });
+        ASSERT_TRUE(stream.ok());
+        std::vector<TokenEvent> events;
+        for (int reads = static_cast<int>(random() % 30); reads > 0; --reads) {
+          if (!(*stream)->wait(events, std::chrono::milliseconds(random() % 3))) break;
+          (void)service.stats();
+        }
+        if (random() % 3 == 0) (*stream)->cancel();
+        if (random() % 3 != 0) continue;
+        for (TokenEvent& event : read_all(**stream)) events.push_back(std::move(event));
+        EXPECT_TRUE(events.back().summary.has_value());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(service.drain(60s));
+  EXPECT_EQ(service.stats().kv_pages_used, 0);
+  EXPECT_GT(wakes.load(), 0);
 }
 
 TEST(Service, ASlowReaderIsPausedAndLosesNothing) {
