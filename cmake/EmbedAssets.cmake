@@ -1,0 +1,20 @@
+# Writes OUT, a C++ source that holds the files of ASSETS ("/path=file;...", below ROOT) as byte arrays.
+string(APPEND code "#include <array>\n\n#include \"server/assets.h\"\n\nnamespace sub8::server {\nnamespace {\n")
+set(table "")
+set(index 0)
+foreach(entry IN LISTS ASSETS)
+  string(REGEX MATCH "^([^=]*)=(.*)$" matched "${entry}")
+  set(path "${CMAKE_MATCH_1}")
+  file(READ "${ROOT}/${CMAKE_MATCH_2}" hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" bytes "${hex}")
+  # Long literals are cut so that each fits into the limits of compilers; the parts are joined again.
+  string(REGEX REPLACE "((\\\\x[0-9a-f][0-9a-f]){1024})" "\\1\"\n    \"" bytes "${bytes}")
+  string(LENGTH "${hex}" digits)
+  math(EXPR size "${digits} / 2")
+  string(APPEND code "const char kFile${index}[] =\n    \"${bytes}\";\n")
+  string(APPEND table "    {\"${path}\", {kFile${index}, ${size}}},\n")
+  math(EXPR index "${index} + 1")
+endforeach()
+string(APPEND code "const std::array<Asset, ${index}> kAssets{{\n${table}}};\n}  // namespace\n\n"
+  "std::span<const Asset> assets() { return kAssets; }\n\n}  // namespace sub8::server\n")
+file(WRITE "${OUT}" "${code}")
