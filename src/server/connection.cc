@@ -106,6 +106,10 @@ Connection::Connection(ConnectionContext& context, Socket socket)
   if (!ignored) client_ = peer.address().to_string(ignored);
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  // What the kernel holds for a slow reader is bounded too; left alone it grows to megabytes.
+  socket_.set_option(
+      asio::socket_base::send_buffer_size(static_cast<int>(context.config.max_unsent_bytes)),
+      ignored);
   const std::lock_guard lock(context_.mutex);
   context_.connections.insert(this);
 }

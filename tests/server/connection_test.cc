@@ -189,9 +189,9 @@ TEST_F(ConnectionTest, SlowReadersPauseTheirOwnRequestOnly) {
   config.max_unsent_bytes = 8 << 10;
   start("abc", config);
   HttpClient slow(server_->port());
-  slow.set_receive_buffer(4096);
+  slow.set_receive_buffer(32 << 10);
   slow.send(HttpClient::post_text("/v1/completions",
-                                  R"({"prompt": "x", "max_tokens": 60000, "ignore_eos": true, )"
+                                  R"({"prompt": "x", "max_tokens": 5000, "ignore_eos": true, )"
                                   R"("stream": true})"));
   slow.read_some(1);
   // The engine's side fills up to its capacity and no further.
@@ -215,7 +215,6 @@ TEST_F(ConnectionTest, ReadersThatTakeNothingAreDropped) {
   config.max_unsent_bytes = 8 << 10;
   start("abc", config);
   HttpClient stuck(server_->port());
-  stuck.set_receive_buffer(4096);
   stuck.send(HttpClient::post_text("/v1/completions", kLong + R"(, "stream": true})"));
   const auto deadline = std::chrono::steady_clock::now() + 15s;
   while (backend_->cancelled() == 0 && std::chrono::steady_clock::now() < deadline)

@@ -99,6 +99,9 @@ class FakeBackend final : public Backend {
     std::vector<std::unique_ptr<engine::TokenConstraint>> constraints;
     engine::RequestSummary summary;
     bool begun = false;
+    bool over() const {
+      return std::all_of(choices.begin(), choices.end(), [](const Choice& c) { return c.over; });
+    }
   };
   class Stream;
 

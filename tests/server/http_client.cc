@@ -91,7 +91,7 @@ Reply HttpClient::read_reply(bool head_only) {
     }
     out.body = buffer_.substr(0, length);
     buffer_.erase(0, length);
-  } else if (out.headers["transfer-encoding"] == "chunked") {
+  } else if (out.headers.count("transfer-encoding") != 0) {
     while (true) {
       size_t line = 0;
       while ((line = buffer_.find("\r\n")) == std::string::npos) {
