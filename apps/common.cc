@@ -192,7 +192,8 @@ void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
              format_bytes(static_cast<double>(held)));
 }
 
-Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options) {
+Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options,
+                               const Prepare& prepare) {
   LoadedModel out;
   SUB8_ASSIGN_OR_RETURN(const int threads, args.thread_count());
   out.pool = std::make_unique<ThreadPool>(threads);
@@ -200,6 +201,7 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
   SUB8_ASSIGN_OR_RETURN(out.bundle, engine::make_bundle(std::move(source)));
   for (const std::string& warning : out.bundle.warnings) print_warning(warning);
   say_decoded_memory(*out.bundle.source, options.activations == ActivationType::kF32);
+  if (prepare) SUB8_RETURN_IF_ERROR(prepare(out.bundle, options));
   ProgressBar bar("loading");
   options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -80,7 +81,10 @@ struct LoadedModel {
   engine::Bundle bundle;
   std::unique_ptr<engine::Engine> engine;
 };
-Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options);
+// `prepare`, when given, may change what the model's files say before the weights are loaded.
+using Prepare = std::function<Status(engine::Bundle&, engine::RunOptions&)>;
+Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options,
+                               const Prepare& prepare = {});
 
 void print_warning(std::string_view text);
 

@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
     verbs.emplace_back(verb, make(*verb));
   };
   add("run", "Chat in the terminal, or complete a prompt", sub8::apps::add_run);
+  add("serve", "Serve a model over HTTP with an OpenAI-compatible API", sub8::apps::add_serve);
   add("quantize", "Write a checkpoint with weights in another format", sub8::apps::add_quantize);
   add("inspect", "Show what a checkpoint holds", sub8::apps::add_inspect);
   add("eval", "Perplexity, KL divergence and top-1 agreement", sub8::apps::add_eval);

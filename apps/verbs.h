@@ -13,6 +13,7 @@ namespace sub8::apps {
 using Verb = std::function<Status()>;
 
 Verb add_run(CLI::App& app);
+Verb add_serve(CLI::App& app);
 Verb add_quantize(CLI::App& app);
 Verb add_inspect(CLI::App& app);
 Verb add_eval(CLI::App& app);

@@ -139,12 +139,31 @@ Result<std::vector<int32_t>> Bundle::raw_prompt(std::string_view text) const {
 
 namespace {
 
+// Bytes of one KV page over all layers.
+int64_t kv_page_bytes(const checkpoint::ModelConfig& config, const RunOptions& options) {
+  const kernels::KvLayout layout{options.kv_type, static_cast<int>(config.kv_heads),
+                                 static_cast<int>(config.head_dim)};
+  return layout.page_bytes() * config.layers;
+}
+
+// The longest prompt + answer in force.
+Result<int64_t> context_length(const checkpoint::ModelConfig& config, const RunOptions& options) {
+  int64_t length = options.max_model_len;
+  if (length == 0) length = std::min(config.max_positions, kDefaultModelLen);
+  if (length > config.max_positions) {
+    return invalid_argument(
+        fmt::format("--max-model-len {} is beyond the {} positions that the model was made for",
+                    length, config.max_positions));
+  }
+  if (length < 2)
+    return invalid_argument(fmt::format("--max-model-len must be at least 2, got {}", length));
+  return length;
+}
+
 // KV pages for `options`, each over all layers.
 Result<int32_t> kv_page_count(const checkpoint::ModelConfig& config, const RunOptions& options,
                               int64_t length) {
-  const kernels::KvLayout layout{options.kv_type, static_cast<int>(config.kv_heads),
-                                 static_cast<int>(config.head_dim)};
-  const int64_t page_bytes = layout.page_bytes() * config.layers;
+  const int64_t page_bytes = kv_page_bytes(config, options);
   const int64_t per_context = (length + kvcache::kPageTokens - 1) / kvcache::kPageTokens;
   const int64_t pages = options.kv_memory_bytes > 0 ? options.kv_memory_bytes / page_bytes
                                                     : per_context * options.max_sequences;
@@ -160,18 +179,17 @@ Result<int32_t> kv_page_count(const checkpoint::ModelConfig& config, const RunOp
 
 }  // namespace
 
+Result<int64_t> context_kv_bytes(const Bundle& bundle, const RunOptions& options) {
+  const checkpoint::ModelConfig& config = bundle.source->config();
+  SUB8_ASSIGN_OR_RETURN(const int64_t length, context_length(config, options));
+  return (length + kvcache::kPageTokens - 1) / kvcache::kPageTokens *
+         kv_page_bytes(config, options);
+}
+
 Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options,
                                             ThreadPool& pool) {
   const checkpoint::ModelConfig& config = bundle.source->config();
-  int64_t length = options.max_model_len;
-  if (length == 0) length = std::min(config.max_positions, kDefaultModelLen);
-  if (length > config.max_positions) {
-    return invalid_argument(
-        fmt::format("--max-model-len {} is beyond the {} positions that the model was made for",
-                    length, config.max_positions));
-  }
-  if (length < 2)
-    return invalid_argument(fmt::format("--max-model-len must be at least 2, got {}", length));
+  SUB8_ASSIGN_OR_RETURN(const int64_t length, context_length(config, options));
   if (options.max_sequences < 1)
     return invalid_argument(
         fmt::format("--max-sequences must be at least 1, got {}", options.max_sequences));

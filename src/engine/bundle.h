@@ -62,6 +62,9 @@ struct RunOptions {
 };
 inline constexpr int64_t kDefaultModelLen = 8192;
 
+// Bytes of KV memory that one context of the length in force takes.
+Result<int64_t> context_kv_bytes(const Bundle& bundle, const RunOptions& options);
+
 // Loads the weights and makes an engine. The bundle and the pool must outlive it.
 Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptions& options,
                                             ThreadPool& pool);

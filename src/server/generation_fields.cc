@@ -110,10 +110,13 @@ Status read_streaming(BodyReader& body, GenerationFields& out) {
 Status read_mode(BodyReader& body, const engine::EngineInfo& info, engine::Request& request) {
   SUB8_ASSIGN_OR_RETURN(const auto name, body.string("mode"));
   if (!name) return {};
-  std::vector<std::string> known;
+  std::vector<std::string> known{"auto"};
   for (const auto mode : info.modes) known.emplace_back(model::execution_mode_name(mode));
   const Result<model::ExecutionMode> mode = model::parse_execution_mode(*name);
-  if (!mode.ok() || std::find(info.modes.begin(), info.modes.end(), *mode) == info.modes.end()) {
+  const bool usable =
+      mode.ok() && (*mode == model::ExecutionMode::kAuto ||
+                    std::find(info.modes.begin(), info.modes.end(), *mode) != info.modes.end());
+  if (!usable) {
     return body.fail("mode", fmt::format("this model runs in the modes {}, not '{}'",
                                          fmt::join(known, ", "), *name));
   }

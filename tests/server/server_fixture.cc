@@ -23,7 +23,7 @@ ServerTest::ServerTest() {
   info_.kv_bytes = 1 << 20;
   info_.kv_type = "bf16";
   info_.mode = model::ExecutionMode::kWeightOnly;
-  info_.modes = {model::ExecutionMode::kAuto, model::ExecutionMode::kWeightOnly};
+  info_.modes = {model::ExecutionMode::kWeightOnly};
 }
 
 ServerTest::~ServerTest() {
