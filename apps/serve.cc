@@ -16,6 +16,7 @@
 #include "common.h"
 #include "engine/service.h"
 #include "server/server.h"
+#include "server/xgrammar.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -36,6 +37,7 @@ struct ServeArgs {
   std::string api_key_file;
   std::string chat_template_file;
   std::string tool_family = "auto";
+  std::string xgrammar;
   std::string log_level = "info";
   uint64_t kv_memory = 0;
   int max_sequences = 16;
@@ -143,6 +145,24 @@ Result<server::ToolFamily> tool_family(const std::string& name, std::string_view
   return out;
 }
 
+// Null where nobody asked for it; an error where it was asked for and cannot be had.
+Result<std::unique_ptr<server::GrammarCompiler>> open_grammars(const ServeArgs& args,
+                                                               const engine::Bundle& bundle,
+                                                               const engine::EngineInfo& info) {
+  std::string folder = args.xgrammar;
+  if (const char* from_environment = std::getenv("SUB8_XGRAMMAR");
+      folder.empty() && from_environment != nullptr) {
+    folder = from_environment;
+  }
+  if (folder.empty()) return std::unique_ptr<server::GrammarCompiler>();
+  auto opened = server::open_xgrammar(folder, *bundle.tokenizer, info.vocab_size, info.end_ids);
+  if (!opened.ok()) {
+    return opened.error().within(
+        fmt::format("--xgrammar {} (installed with `{}`)", folder, server::kXGrammarInstall));
+  }
+  return opened;
+}
+
 void announce(const ServeArgs& args, const server::ServedModel& model,
               const engine::EngineInfo& info, uint16_t port) {
   const engine::SamplingParams& p = model.defaults;
@@ -220,6 +240,13 @@ Status serve(ServeArgs args) {
   server::ServiceBackend backend(service);
   server::ServedModel served = served_model(args, model, service.info().max_model_len);
   served.chat_template_text = template_text;
+  SUB8_ASSIGN_OR_RETURN(const std::unique_ptr<server::GrammarCompiler> grammars,
+                        open_grammars(args, model.bundle, service.info()));
+  server_options.grammars = grammars.get();
+  server_options.grammars_missing =
+      fmt::format("structured output needs XGrammar, which this server was started without; "
+                  "install it with `{}` and start the server with --xgrammar DIR",
+                  server::kXGrammarInstall);
   server::Server server(args.http, served, backend, std::move(server_options));
   SUB8_RETURN_IF_ERROR(server.start());
   announce(args, served, service.info(), server.port());
@@ -267,6 +294,9 @@ Verb add_serve(CLI::App& app) {
   app.add_option("--tool-call-parser", args->tool_family,
                  "How the model writes tool calls: auto, none, hermes, llama3, mistral, pythonic")
       ->capture_default_str();
+  app.add_option("--xgrammar", args->xgrammar,
+                 "Folder that holds the Python packages xgrammar and apache-tvm-ffi, for structured "
+                 "output [SUB8_XGRAMMAR in the environment]");
   app.add_option("--kv-memory", args->kv_memory,
                  "Memory for the KV cache, e.g. 2GB [full contexts for all sequences, at most a "
                  "quarter of the machine's memory]")

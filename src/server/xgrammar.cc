@@ -11,7 +11,7 @@
 namespace sub8::server {
 
 const char* const kXGrammarInstall =
-    "python3 -m pip install --no-deps --target DIR xgrammar==0.2.9 apache-tvm-ffi==0.1.15";
+    "python3 -m pip install --no-deps --target DIR xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2";
 
 namespace {
 

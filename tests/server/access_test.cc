@@ -1,4 +1,7 @@
 // Router, keys, CORS, and the small endpoints.
+#include <cctype>
+#include <set>
+
 #include <fmt/format.h>
 
 #include "server/http_message.h"
@@ -146,6 +149,62 @@ TEST_F(AccessTest, TokenizeAndDetokenize) {
   EXPECT_EQ(post("/detokenize", {{"tokens", {1, 100000}}}).status, 400);
   EXPECT_EQ(post("/detokenize", {{"tokens", "abc"}}).status, 400);
   EXPECT_EQ(post("/tokenize", json::object()).status, 400);
+}
+
+TEST_F(AccessTest, TheDescriptionListsTheRoutes) {
+  start("x");
+  const json::value document = json::parse(HttpClient(server_->port()).get("/openapi.json").body);
+  std::set<std::string> described;
+  for (const auto& path : document.at("paths").as_object()) {
+    for (const auto& operation : path.value().as_object()) {
+      std::string method(operation.key());
+      for (char& c : method) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+      described.insert(method + " " + std::string(path.key()));
+    }
+  }
+  std::set<std::string> served;
+  for (const std::string& route : server_->routes()) {
+    // The page's own files are not part of the API.
+    const bool page = route == "GET /" || route.ends_with(".css") || route.ends_with(".js");
+    if (!page) served.insert(route);
+  }
+  EXPECT_EQ(described, served);
+}
+
+// Every member that the description names is one that the server reads, and its type is checked.
+TEST_F(AccessTest, DescribedMembersAreRead) {
+  start("x");
+  const json::value document = json::parse(HttpClient(server_->port()).get("/openapi.json").body);
+  const json::value& schemas = document.at("components").at("schemas");
+  const std::pair<const char*, const char*> cases[] = {
+      {"/v1/completions", "CompletionRequest"}, {"/v1/chat/completions", "ChatRequest"}};
+  for (const auto& [path, schema] : cases) {
+    for (const auto& member : schemas.at(schema).at("properties").as_object()) {
+      if (member.key() == "user" || member.key() == "chat_template_kwargs") continue;
+      json::object body{{"prompt", "x"}, {"messages", {{{"role", "user"}, {"content", "x"}}}}};
+      // No member takes a list of lists of booleans.
+      body[member.key()] = json::array{json::array{true}};
+      if (member.key() == "documents") body[member.key()] = 1;
+      EXPECT_EQ(post(path, body).status, 400) << path << " " << member.key();
+    }
+  }
+}
+
+TEST_F(AccessTest, ThePageIsSelfContained) {
+  start("x");
+  HttpClient client(server_->port());
+  const Reply page = client.get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_NE(page.headers.at("content-security-policy").find("default-src 'self'"),
+            std::string::npos);
+  for (const char* path : {"/", "/app.css", "/app.js"}) {
+    const Reply file = client.get(path);
+    EXPECT_EQ(file.status, 200) << path;
+    EXPECT_EQ(file.body.find("http://"), std::string::npos) << path;
+    EXPECT_EQ(file.body.find("https://"), std::string::npos) << path;
+    EXPECT_GT(file.body.size(), 1000u) << path;
+  }
 }
 
 TEST_F(AccessTest, MetricsHaveTheNamesOfDashboards) {

@@ -1,0 +1,215 @@
+"""The served program as real clients see it: the official `openai` package, plain HTTP, signals.
+
+usage: serve_test.py SUB8 MODEL_DIR
+"""
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+import urllib.error
+
+import openai
+from serving import Server
+
+BINARY, MODEL = sys.argv[1], sys.argv[2]
+SITE_PACKAGES = next((p for p in sys.path if os.path.exists(os.path.join(p, "xgrammar"))), None)
+HELLO = [{"role": "user", "content": "Hello there"}]
+
+
+class OpenAiClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        options = ["--served-model-name", "tiny", "--api-key", "secret", "--max-sequences", "8"]
+        if SITE_PACKAGES:
+            options += ["--xgrammar", SITE_PACKAGES]
+        cls.server = Server(BINARY, MODEL, options)
+        cls.server.__enter__()
+        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="secret", max_retries=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.server.stop()
+        assert status == 0, f"the server ended with {status}:\n{cls.server.output}"
+
+    def tearDown(self):
+        self.server.drain_output()
+
+    def test_models(self):
+        models = self.client.models.list().data
+        self.assertEqual([m.id for m in models], ["tiny"])
+        self.assertEqual(models[0].max_model_len, 128)
+
+    def test_chat(self):
+        reply = self.client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=12, temperature=0)
+        self.assertIsInstance(reply.choices[0].message.content, str)
+        self.assertIn(reply.choices[0].finish_reason, ("stop", "length"))
+        self.assertGreater(reply.usage.prompt_tokens, 2)
+        self.assertLessEqual(reply.usage.completion_tokens, 12)
+
+    def test_stream_equals_whole(self):
+        arguments = {"model": "tiny", "messages": HELLO, "max_tokens": 24, "seed": 5}
+        whole = self.client.chat.completions.create(**arguments)
+        stream = self.client.chat.completions.create(**arguments, stream=True, stream_options={"include_usage": True})
+        text, usage, roles = "", None, []
+        for chunk in stream:
+            if chunk.usage:
+                usage = chunk.usage
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                roles.append(choice.delta.role)
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(usage.completion_tokens, whole.usage.completion_tokens)
+        self.assertEqual(roles[0], "assistant")
+
+    def test_several_choices_differ_and_repeat(self):
+        arguments = {"model": "tiny", "prompt": "Once", "n": 4, "max_tokens": 16, "seed": 3, "temperature": 1.5}
+        first = [c.text for c in self.client.completions.create(**arguments).choices]
+        second = [c.text for c in self.client.completions.create(**arguments).choices]
+        self.assertEqual(first, second)
+        self.assertGreater(len(set(first)), 1)
+
+    def test_logprobs(self):
+        chat = self.client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, logprobs=True, top_logprobs=3)
+        for entry in chat.choices[0].logprobs.content:
+            self.assertEqual(len(entry.top_logprobs), 3)
+            self.assertLessEqual(entry.logprob, 0)
+        echo = self.client.completions.create(model="tiny", prompt="Hello there", max_tokens=0, echo=True, logprobs=1)
+        lists = echo.choices[0].logprobs
+        self.assertEqual(echo.choices[0].text, "Hello there")
+        self.assertEqual(len(lists.tokens), echo.usage.prompt_tokens)
+        self.assertIsNone(lists.token_logprobs[0])
+        self.assertTrue(all(v <= 0 for v in lists.token_logprobs[1:]))
+
+    def test_token_prompts_and_tokenize(self):
+        tokens = self.server.json("/tokenize", {"prompt": "Hello"}, {"Authorization": "Bearer secret"})["tokens"]
+        by_ids = self.client.completions.create(model="tiny", prompt=tokens, max_tokens=8, temperature=0)
+        by_text = self.client.completions.create(model="tiny", prompt="Hello", max_tokens=8, temperature=0)
+        self.assertEqual(by_ids.choices[0].text, by_text.choices[0].text)
+        both = self.client.completions.create(model="tiny", prompt=["Hello", "Hello"], max_tokens=8, temperature=0)
+        self.assertEqual([c.text for c in both.choices], [by_text.choices[0].text] * 2)
+
+    def test_stop_and_limits(self):
+        free = self.client.completions.create(model="tiny", prompt="Hello", max_tokens=24, temperature=0).choices[0].text
+        middle = free[len(free) // 2]
+        cut = self.client.completions.create(model="tiny", prompt="Hello", max_tokens=24, temperature=0, stop=[middle])
+        self.assertEqual(cut.choices[0].text, free[: free.index(middle)])
+        self.assertEqual(cut.choices[0].finish_reason, "stop")
+        long = self.client.completions.create(
+            model="tiny", prompt="Hello", max_tokens=40, extra_body={"ignore_eos": True, "min_tokens": 40})
+        self.assertEqual(long.usage.completion_tokens, 40)
+
+    def test_errors(self):
+        with self.assertRaises(openai.NotFoundError):
+            self.client.chat.completions.create(model="other", messages=HELLO)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client.chat.completions.create(model="tiny", messages=HELLO, temperature=-1)
+        self.assertIn("$.temperature", str(raised.exception))
+        self.assertEqual(raised.exception.param, "temperature")
+        with self.assertRaises(openai.BadRequestError):
+            self.client.completions.create(model="tiny", prompt="x " * 500)
+        wrong = openai.OpenAI(base_url=self.server.url + "/v1", api_key="wrong", max_retries=0)
+        with self.assertRaises(openai.AuthenticationError):
+            wrong.models.list()
+
+    @unittest.skipUnless(SITE_PACKAGES, "xgrammar is not installed")
+    def test_structured_output(self):
+        schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+        for n in range(5):
+            reply = self.client.chat.completions.create(
+                model="tiny", messages=HELLO, max_tokens=60, seed=n, temperature=1.0,
+                response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}})
+            if reply.choices[0].finish_reason == "stop":
+                self.assertIsInstance(json.loads(reply.choices[0].message.content)["ok"], bool)
+            choice = self.client.completions.create(
+                model="tiny", prompt="x", max_tokens=20, seed=n, temperature=1.5, extra_body={"structured_outputs": {"choice": ["red", "green"]}})
+            self.assertIn(choice.choices[0].text, ("red", "green"))
+        named = self.client.chat.completions.create(
+            model="tiny", messages=HELLO, max_tokens=60, seed=1,
+            tools=[{"type": "function", "function": {"name": "set", "parameters": schema}}],
+            tool_choice={"type": "function", "function": {"name": "set"}})
+        call = named.choices[0].message.tool_calls[0]
+        self.assertEqual(call.function.name, "set")
+
+    def test_answers_do_not_depend_on_company(self):
+        arguments = {"model": "tiny", "prompt": "Tell me", "max_tokens": 32, "seed": 11, "temperature": 0.8}
+        alone = self.client.completions.create(**arguments).choices[0].text
+        results = []
+
+        def ask(seed):
+            reply = self.client.completions.create(**{**arguments, "seed": seed})
+            if seed == 11:
+                results.append(reply.choices[0].text)
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in (11, 1, 2, 3, 11, 4, 5, 11)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(results, [alone] * 3)
+
+    def test_abandoned_streams_free_their_pages(self):
+        before = self.server.metric("sub8:kv_pages_used")
+        stream = self.client.completions.create(
+            model="tiny", prompt="x", max_tokens=100, stream=True, extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        deadline = time.monotonic() + 2
+        while self.server.metric("vllm:num_requests_running") > 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
+        self.assertEqual(self.server.metric("sub8:kv_pages_used"), before)
+
+
+class Signals(unittest.TestCase):
+    def test_sigterm_drains(self):
+        with Server(BINARY, MODEL, ["--threads", "1"]) as server:
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+            stream = client.completions.create(
+                model=server.json("/v1/models")["data"][0]["id"], prompt="x", max_tokens=100, stream=True, extra_body={"ignore_eos": True})
+            pieces = iter(stream)
+            next(pieces)
+            server.process.send_signal(signal.SIGTERM)
+            finish = [chunk.choices[0].finish_reason for chunk in pieces][-1]
+            self.assertEqual(finish, "length")
+            self.assertEqual(server.stop(), 0)
+            self.assertIn("event=stopped", server.output)
+
+    def test_kill_and_restart(self):
+        with Server(BINARY, MODEL) as server:
+            port = server.url.rsplit(":", 1)[1]
+            server.process.kill()
+            server.process.wait()
+        again = Server(BINARY, MODEL, ["--port", port])
+        again.command.remove("0")
+        again.command.remove("--port")
+        with again as server:
+            self.assertEqual(server.request("/health"), b"")
+
+    def test_refusals_at_start(self):
+        with Server(BINARY, MODEL) as server:
+            port = server.url.rsplit(":", 1)[1]
+            for options, text in ((["--port", port], port), (["--host", "no.such.host.invalid"], "no.such.host"),
+                                  (["--xgrammar", "/nowhere"], "/nowhere"), (["--tool-call-parser", "x"], "hermes"),
+                                  (["--kv-memory", "10"], "--kv-memory"), (["--mode", "warp"], "warp")):
+                second = Server(BINARY, MODEL, options)
+                if "--port" in options:
+                    second.command.remove("0")
+                    second.command.remove("--port")
+                with self.assertRaises(RuntimeError) as raised:
+                    second.__enter__()
+                self.assertIn(text, str(raised.exception))
+                self.assertNotEqual(second.process.returncode, 0)
+
+    def test_health_without_key(self):
+        with Server(BINARY, MODEL, env={"SUB8_API_KEY": "k"}) as server:
+            self.assertEqual(server.request("/health"), b"")
+            with self.assertRaises(urllib.error.HTTPError) as raised:
+                server.request("/v1/models")
+            self.assertEqual(raised.exception.code, 401)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)
