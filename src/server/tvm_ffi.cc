@@ -58,13 +58,6 @@ Raw boolean(bool value) {
   return out;
 }
 
-Raw bytes(const Bytes* value) {
-  Raw out;
-  out.type = kByteArrayPointer;
-  out.pointer = const_cast<Bytes*>(value);
-  return out;
-}
-
 Raw tensor(const Tensor* value) {
   Raw out;
   out.type = kTensorPointer;
@@ -105,6 +98,7 @@ Result<Library> Library::open(const std::filesystem::path& path) {
   find("TVMFFIFunctionGetGlobal", out.get_global_);
   find("TVMFFIFunctionCall", out.call_);
   find("TVMFFIBytesFromByteArray", out.bytes_from_);
+  find("TVMFFIStringFromByteArray", out.string_from_);
   find("TVMFFIErrorMoveFromRaised", out.move_error_);
   if (!missing.empty())
     return unsupported(fmt::format("{} has no function {}", path.string(), missing));
@@ -168,6 +162,13 @@ Result<Value> Library::make_bytes(std::string_view content) const {
   const Bytes view{content.data(), content.size()};
   Raw result;
   if (bytes_from_(&view, &result) != 0) return take_error("making bytes");
+  return Value(this, result);
+}
+
+Result<Value> Library::make_string(std::string_view content) const {
+  const Bytes view{content.data(), content.size()};
+  Raw result;
+  if (string_from_(&view, &result) != 0) return take_error("making a string");
   return Value(this, result);
 }
 

@@ -30,7 +30,6 @@ enum Type : int32_t {
   kInt = 1,
   kBool = 2,
   kTensorPointer = 7,
-  kByteArrayPointer = 9,
   kFirstObject = 64,
   kFunction = 68,
 };
@@ -75,8 +74,7 @@ class Value {
 Raw none();
 Raw integer(int64_t value);
 Raw boolean(bool value);
-Raw bytes(const Bytes* value);     // `value` must live as long as the call
-Raw tensor(const Tensor* value);  // likewise
+Raw tensor(const Tensor* value);  // `value` must live as long as the call
 
 class Library {
  public:
@@ -90,8 +88,8 @@ class Library {
 
   // Calls a function; failures are invalid_argument with the other side's message.
   Result<Value> call(const Raw& function, std::span<const Raw> arguments) const;
-  // A bytes object.
   Result<Value> make_bytes(std::string_view content) const;
+  Result<Value> make_string(std::string_view content) const;
 
   void release(void* object) const;
 
@@ -107,6 +105,7 @@ class Library {
   int (*get_global_)(const Bytes*, void**) = nullptr;
   int (*call_)(void*, const Raw*, int32_t, Raw*) = nullptr;
   int (*bytes_from_)(const Bytes*, Raw*) = nullptr;
+  int (*string_from_)(const Bytes*, Raw*) = nullptr;
   void (*move_error_)(void**) = nullptr;
 };
 

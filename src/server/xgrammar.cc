@@ -105,16 +105,16 @@ class XGrammarCompiler final : public GrammarCompiler {
   Result<ffi::Value> run(const GrammarSpec& spec) {
     const std::string_view any_object = R"({"type": "object"})";
     const std::string_view text = spec.kind == GrammarSpec::Kind::kJson ? any_object : spec.text;
-    const ffi::Bytes view{text.data(), text.size()};
+    SUB8_ASSIGN_OR_RETURN(const ffi::Value given, shared_->library.make_string(text));
     const ffi::Raw self = shared_->compiler.raw();
     switch (spec.kind) {
       case GrammarSpec::Kind::kRegex: {
-        const ffi::Raw arguments[] = {self, ffi::bytes(&view)};
+        const ffi::Raw arguments[] = {self, given.raw()};
         return shared_->library.call(shared_->compile_regex, arguments);
       }
       case GrammarSpec::Kind::kEbnf: {
-        const ffi::Bytes root{"root", 4};
-        const ffi::Raw arguments[] = {self, ffi::bytes(&view), ffi::bytes(&root)};
+        SUB8_ASSIGN_OR_RETURN(const ffi::Value root, shared_->library.make_string("root"));
+        const ffi::Raw arguments[] = {self, given.raw(), root.raw()};
         return shared_->library.call(shared_->compile_ebnf, arguments);
       }
       case GrammarSpec::Kind::kJson:
@@ -124,7 +124,7 @@ class XGrammarCompiler final : public GrammarCompiler {
     // Schema, any whitespace, indent, separators, strict, most whitespace, any order of members.
     const bool strict = spec.kind == GrammarSpec::Kind::kJsonSchema;
     const ffi::Raw arguments[] = {self,
-                                  ffi::bytes(&view),
+                                  given.raw(),
                                   ffi::boolean(true),
                                   ffi::none(),
                                   ffi::none(),

@@ -174,7 +174,7 @@ class Signals(unittest.TestCase):
             server.process.send_signal(signal.SIGTERM)
             finish = [chunk.choices[0].finish_reason for chunk in pieces][-1]
             self.assertEqual(finish, "length")
-            self.assertEqual(server.stop(), 0)
+            self.assertEqual(server.wait(), 0)
             self.assertIn("event=stopped", server.output)
 
     def test_kill_and_restart(self):

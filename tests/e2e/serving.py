@@ -40,7 +40,7 @@ class Server:
 
     def drain_output(self):
         """What the server has logged so far; also keeps its pipe from filling up."""
-        while select.select([self.process.stderr], [], [], 0)[0]:
+        while not self.process.stderr.closed and select.select([self.process.stderr], [], [], 0)[0]:
             piece = os.read(self.process.stderr.fileno(), 65536)
             if not piece:
                 break
@@ -51,6 +51,10 @@ class Server:
         """SIGTERM; the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def wait(self, timeout=30):
+        """The exit status, once the server has ended."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None and time.monotonic() < deadline:
             self.drain_output()
@@ -58,7 +62,9 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self.drain_output()
+        if not self.process.stderr.closed:
+            self.drain_output()
+            self.process.stderr.close()
         return self.process.returncode
 
     def request(self, path, body=None, headers=None):

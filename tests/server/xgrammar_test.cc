@@ -89,7 +89,7 @@ TEST_F(XGrammarTest, SpecialAndMissingTokensAreNeverAllowed) {
   for (int64_t id = 0; id < kVocabulary; ++id) {
     const bool special = id >= tokenizer_->vocab_size() ||
                          tokenizer_->is_special(static_cast<int32_t>(id));
-    if (special && id != end()) EXPECT_FALSE(mask[static_cast<size_t>(id)]) << id;
+    EXPECT_FALSE(special && id != end() && mask[static_cast<size_t>(id)]) << id;
   }
 }
 
