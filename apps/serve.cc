@@ -67,8 +67,9 @@ std::string describe_recipe(const checkpoint::WeightSource& source) {
     if (info.kind == checkpoint::WeightKind::kLinear && info.name != "lm_head")
       weights[info.stored_type] += info.rows * info.cols;
   }
-  const auto most = std::max_element(weights.begin(), weights.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      std::max_element(weights.begin(), weights.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
   std::string out = most == weights.end() ? "no linear layers" : most->first;
   if (weights.size() > 1) out += fmt::format(" and {} more formats", weights.size() - 1);
   if (const checkpoint::WeightInfo* head = source.find("lm_head"))
@@ -189,8 +190,8 @@ void serve_until_interrupted(server::Server& server, engine::Service& service, d
   while (!interrupted()) std::this_thread::sleep_for(50ms);
   log.info("draining seconds={}", drain_seconds);
   server.begin_drain();
-  const bool finished = server.wait_idle(
-      std::chrono::milliseconds(static_cast<int64_t>(drain_seconds * 1000)));
+  const bool finished =
+      server.wait_idle(std::chrono::milliseconds(static_cast<int64_t>(drain_seconds * 1000)));
   if (!finished) {
     log.warn("drain_timeout: what is still running is cancelled");
     service.shutdown();  // tells the clients
@@ -243,10 +244,10 @@ Status serve(ServeArgs args) {
   SUB8_ASSIGN_OR_RETURN(const std::unique_ptr<server::GrammarCompiler> grammars,
                         open_grammars(args, model.bundle, service.info()));
   server_options.grammars = grammars.get();
-  server_options.grammars_missing =
-      fmt::format("structured output needs XGrammar, which this server was started without; "
-                  "install it with `{}` and start the server with --xgrammar DIR",
-                  server::kXGrammarInstall);
+  server_options.grammars_missing = fmt::format(
+      "structured output needs XGrammar, which this server was started without; "
+      "install it with `{}` and start the server with --xgrammar DIR",
+      server::kXGrammarInstall);
   server::Server server(args.http, served, backend, std::move(server_options));
   SUB8_RETURN_IF_ERROR(server.start());
   announce(args, served, service.info(), server.port());
@@ -294,9 +295,10 @@ Verb add_serve(CLI::App& app) {
   app.add_option("--tool-call-parser", args->tool_family,
                  "How the model writes tool calls: auto, none, hermes, llama3, mistral, pythonic")
       ->capture_default_str();
-  app.add_option("--xgrammar", args->xgrammar,
-                 "Folder that holds the Python packages xgrammar and apache-tvm-ffi, for structured "
-                 "output [SUB8_XGRAMMAR in the environment]");
+  app.add_option(
+      "--xgrammar", args->xgrammar,
+      "Folder that holds the Python packages xgrammar and apache-tvm-ffi, for structured "
+      "output [SUB8_XGRAMMAR in the environment]");
   app.add_option("--kv-memory", args->kv_memory,
                  "Memory for the KV cache, e.g. 2GB [full contexts for all sequences, at most a "
                  "quarter of the machine's memory]")

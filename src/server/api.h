@@ -32,18 +32,19 @@ struct Api {
   const ServedModel& model;
   Backend& backend;
   Metrics& metrics;
-  GrammarCompiler* grammars;      // null: structured output is refused
-  std::string grammars_missing;   // why, and what to install
+  GrammarCompiler* grammars;     // null: structured output is refused
+  std::string grammars_missing;  // why, and what to install
   ToolFamily tool_family;
   std::string version;
   std::shared_ptr<spdlog::logger> log;
   IgnoredNames& ignored;
 };
 
-void add_generation_routes(const Api& api, Router& router);  // /v1/completions, /v1/chat/completions
-void add_model_routes(const Api& api, Router& router);       // /v1/models, /health, /version, /metrics
-void add_tokenize_routes(const Api& api, Router& router);    // /tokenize, /detokenize
-void add_static_routes(const Api& api, Router& router);      // /, /openapi.json
+void add_generation_routes(const Api& api,
+                           Router& router);             // /v1/completions, /v1/chat/completions
+void add_model_routes(const Api& api, Router& router);  // /v1/models, /health, /version, /metrics
+void add_tokenize_routes(const Api& api, Router& router);  // /tokenize, /detokenize
+void add_static_routes(const Api& api, Router& router);    // /, /openapi.json
 
 // Says once per name which members of request bodies are not known.
 void log_unknown_members(const Api& api, const BodyReader& body);

@@ -41,10 +41,8 @@ std::string_view error_type(int status) {
 json::object error_body(int status, std::string_view message, std::string_view param) {
   std::string clean;
   append_lossy_utf8(message, &clean);
-  json::object error{{"message", clean},
-                     {"type", error_type(status)},
-                     {"param", nullptr},
-                     {"code", status}};
+  json::object error{
+      {"message", clean}, {"type", error_type(status)}, {"param", nullptr}, {"code", status}};
   if (!param.empty()) error["param"] = param;
   return {{"error", std::move(error)}};
 }

@@ -61,7 +61,9 @@ Result<BodyReader> BodyReader::open(const json::value& value, std::string path) 
   return BodyReader(value.get_object(), std::move(path));
 }
 
-std::string BodyReader::path(std::string_view key) const { return fmt::format("{}.{}", path_, key); }
+std::string BodyReader::path(std::string_view key) const {
+  return fmt::format("{}.{}", path_, key);
+}
 
 void BodyReader::blame(std::string_view key) {
   const std::string where = key.empty() ? path_ : path(key);

@@ -107,10 +107,8 @@ class ChatReply final : public Reply {
   };
 
   json::object envelope(std::string_view object) const {
-    return {{"id", id_},
-            {"object", object},
-            {"created", created_},
-            {"model", request_.fields.model}};
+    return {
+        {"id", id_}, {"object", object}, {"created", created_}, {"model", request_.fields.model}};
   }
 
   // Content and calls that `text` completes.
@@ -192,8 +190,7 @@ class ChatReply final : public Reply {
       message["content"] = delta.content;
     }
     json::value logprobs;
-    if (request_.logprobs)
-      logprobs = {{"content", std::exchange(choice.logprobs, json::array())}};
+    if (request_.logprobs) logprobs = {{"content", std::exchange(choice.logprobs, json::array())}};
     send_chunk(event.choice, std::move(message), std::move(logprobs), choice.finish_reason,
                choice.stop_reason, sse);
   }

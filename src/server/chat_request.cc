@@ -75,8 +75,9 @@ Result<json::object> read_message(const json::value& value, std::string path, Bo
     if (!joined.ok()) return blame(std::move(joined).error());
     out["content"] = std::move(*joined);
   } else if (!content->is_string()) {
-    return blame(message.fail("content", fmt::format("expected a string or an array of parts, got {}",
-                                                     json_type_name(*content))));
+    return blame(message.fail(
+        "content",
+        fmt::format("expected a string or an array of parts, got {}", json_type_name(*content))));
   }
   if (json::value* calls = out.if_contains("tool_calls")) {
     if (calls->is_null() || (calls->is_array() && calls->get_array().empty())) {
@@ -136,7 +137,8 @@ Status read_tool_choice(BodyReader& body, ChatRequest& out) {
   } else if (*choice == "required") {
     out.tool_choice = ToolChoice::kRequired;
   } else {
-    return body.fail("tool_choice", "expected none, auto, required, or an object naming a function");
+    return body.fail("tool_choice",
+                     "expected none, auto, required, or an object naming a function");
   }
   if (out.tool_choice != ToolChoice::kNone && !out.prompt.tools)
     return body.fail("tool_choice", "there are no tools to choose from");

@@ -24,7 +24,8 @@ class LogprobLists {
     json::object top;
     // The chosen token is always among them, as vLLM has it.
     top[key] = json_logprob(token.logprob);
-    for (const auto& [id, logprob] : token.top) top[token_key(*tokenizer_, id)] = json_logprob(logprob);
+    for (const auto& [id, logprob] : token.top)
+      top[token_key(*tokenizer_, id)] = json_logprob(logprob);
     push(key, json_logprob(token.logprob), std::move(top), offset);
   }
   // The prompt's first token has no probability.
@@ -64,8 +65,7 @@ class CompletionReply final : public Reply {
     prompts_.resize(request_.prompts.size());
     for (const auto& prompt : request_.prompts) {
       prompt_tokens += static_cast<int64_t>(prompt.ids.size());
-      for (int i = 0; i < request_.fields.request.n; ++i)
-        choices_.emplace_back(*model.tokenizer);
+      for (int i = 0; i < request_.fields.request.n; ++i) choices_.emplace_back(*model.tokenizer);
     }
     totals_.set_prompt_tokens(prompt_tokens);
   }
@@ -108,8 +108,8 @@ class CompletionReply final : public Reply {
       if (request_.prompt_logprobs >= 0) out["prompt_logprobs"] = prompt_logprobs(prompt);
       if (request_.fields.return_token_ids) {
         out["token_ids"] = std::move(choice.token_ids);
-        out["prompt_token_ids"] = json::array(request_.prompts[prompt].ids.begin(),
-                                              request_.prompts[prompt].ids.end());
+        out["prompt_token_ids"] =
+            json::array(request_.prompts[prompt].ids.begin(), request_.prompts[prompt].ids.end());
       }
       choices.push_back(std::move(out));
     }

@@ -32,9 +32,8 @@ class PromptReader {
       return out;
     }
     if (array.size() > kMaxPrompts) {
-      return body_.fail("prompt",
-                        fmt::format("at most {} prompts are allowed, got {}", kMaxPrompts,
-                                    array.size()));
+      return body_.fail("prompt", fmt::format("at most {} prompts are allowed, got {}", kMaxPrompts,
+                                              array.size()));
     }
     for (const json::value& element : array) {
       if (element.is_string()) {

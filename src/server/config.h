@@ -29,10 +29,10 @@ struct ServerConfig {
   // Unread bytes of one reply at which its choices are paused, see engine::ServiceOptions.
   size_t max_unsent_bytes = size_t{64} << 10;
 
-  std::chrono::milliseconds idle_timeout{75'000};    // for the next request's header to be complete
-  std::chrono::milliseconds body_timeout{60'000};    // for the body, after its header
-  std::chrono::milliseconds write_timeout{60'000};   // without a byte taken by the reader
-  std::chrono::milliseconds ping_interval{15'000};   // SSE comment when a stream has been silent
+  std::chrono::milliseconds idle_timeout{75'000};   // for the next request's header to be complete
+  std::chrono::milliseconds body_timeout{60'000};   // for the body, after its header
+  std::chrono::milliseconds write_timeout{60'000};  // without a byte taken by the reader
+  std::chrono::milliseconds ping_interval{15'000};  // SSE comment when a stream has been silent
   std::chrono::milliseconds request_timeout{3'600'000};  // from the first byte to the last
 };
 

@@ -159,10 +159,9 @@ void Connection::read_request() {
   parser_->message->header_limit(context_.config.max_header_bytes);
   parser_->message->body_limit(context_.config.max_body_bytes);
   arm(read_timer_, context_.config.idle_timeout, &Connection::on_read_timeout);
-  http::async_read_header(socket_, parser_->buffer, *parser_->message,
-                          [self = shared_from_this()](const error_code& error, size_t) {
-                            self->on_header(error);
-                          });
+  http::async_read_header(
+      socket_, parser_->buffer, *parser_->message,
+      [self = shared_from_this()](const error_code& error, size_t) { self->on_header(error); });
 }
 
 void Connection::on_read_timeout() {
@@ -297,17 +296,17 @@ void Connection::dispatch() {
 void Connection::watch_peer() {
   if (closed_ || read_pending_ || parser_->buffer.size() >= kMaxPipelinedBytes) return;
   read_pending_ = true;
-  socket_.async_read_some(
-      parser_->buffer.prepare(kReadBytes),
-      [self = shared_from_this()](const error_code& error, size_t bytes) {
-        self->read_pending_ = false;
-        if (self->closed_) return;
-        self->parser_->buffer.commit(bytes);
-        if (self->lingering_) return self->drain_input(kMaxLingerBytes);
-        if (error && error != asio::error::operation_aborted) return self->abort_connection();
-        if (self->exchange_ == nullptr) return self->read_request();
-        if (!error) self->watch_peer();
-      });
+  socket_.async_read_some(parser_->buffer.prepare(kReadBytes),
+                          [self = shared_from_this()](const error_code& error, size_t bytes) {
+                            self->read_pending_ = false;
+                            if (self->closed_) return;
+                            self->parser_->buffer.commit(bytes);
+                            if (self->lingering_) return self->drain_input(kMaxLingerBytes);
+                            if (error && error != asio::error::operation_aborted)
+                              return self->abort_connection();
+                            if (self->exchange_ == nullptr) return self->read_request();
+                            if (!error) self->watch_peer();
+                          });
 }
 
 void Connection::queue_head(HttpResponse& head, Framing framing) {
@@ -378,11 +377,10 @@ void Connection::flush() {
   }
   write_pending_ = true;
   arm(write_timer_, context_.config.write_timeout, &Connection::on_write_timeout);
-  socket_.async_write_some(
-      asio::buffer(writing_.data() + written_, writing_.size() - written_),
-      [self = shared_from_this()](const error_code& error, size_t bytes) {
-        self->on_written(error, bytes);
-      });
+  socket_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
+                           [self = shared_from_this()](const error_code& error, size_t bytes) {
+                             self->on_written(error, bytes);
+                           });
 }
 
 void Connection::on_written(error_code error, size_t bytes) {
@@ -436,10 +434,10 @@ void Connection::end_request(int status) {
   const Exchange::Callbacks callbacks = exchange->take_callbacks();
   if (context_.access_log) {
     const HttpRequest& request = exchange->request();
-    context_.access_log({request.id, request.method, request.path, client_, status,
-                         std::chrono::duration<double>(std::chrono::steady_clock::now() - started_)
-                             .count(),
-                         sent_bytes_});
+    context_.access_log(
+        {request.id, request.method, request.path, client_, status,
+         std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count(),
+         sent_bytes_});
   }
   // Last: whoever waits for this number may look at the log and the streams next.
   if (closed_ && callbacks.closed) callbacks.closed();

@@ -73,9 +73,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   class RequestExchange;
   struct Parser;  // hides Beast
-  using Timer = boost::asio::basic_waitable_timer<std::chrono::steady_clock,
-                                                  boost::asio::wait_traits<std::chrono::steady_clock>,
-                                                  Strand>;
+  using Timer = boost::asio::basic_waitable_timer<
+      std::chrono::steady_clock, boost::asio::wait_traits<std::chrono::steady_clock>, Strand>;
 
   // Reading.
   void read_request();

@@ -77,8 +77,8 @@ void handle_completion(const Api& api, const std::shared_ptr<Exchange>& exchange
     requests.back().prompt = prompt.ids;
   }
   const GenerationFields fields = request->fields;
-  auto reply = make_completion_reply(api.model, std::move(*request),
-                                     "cmpl-" + exchange->request().id);
+  auto reply =
+      make_completion_reply(api.model, std::move(*request), "cmpl-" + exchange->request().id);
   run(api, exchange, fields, std::move(requests), std::move(reply));
 }
 

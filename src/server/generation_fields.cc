@@ -155,8 +155,8 @@ Status read_response_format(BodyReader& body, std::optional<GrammarSpec>& out) {
     out = GrammarSpec{GrammarSpec::Kind::kJsonSchema, std::move(text)};
     return {};
   }
-  return format->fail("type", fmt::format("expected text, json_object or json_schema, got '{}'",
-                                          name));
+  return format->fail("type",
+                      fmt::format("expected text, json_object or json_schema, got '{}'", name));
 }
 
 Status add_grammar(BodyReader& body, std::string_view key, GrammarSpec spec,

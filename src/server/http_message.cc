@@ -42,7 +42,8 @@ std::string_view status_text(int status) {
 }
 
 std::string format_head(const HttpResponse& response, Framing framing, bool keep_alive) {
-  std::string out = fmt::format("HTTP/1.1 {} {}\r\n", response.status, status_text(response.status));
+  std::string out =
+      fmt::format("HTTP/1.1 {} {}\r\n", response.status, status_text(response.status));
   const auto add = [&out](std::string_view name, std::string_view value) {
     out += name;
     out += ": ";

@@ -50,11 +50,13 @@ Status HttpServer::Impl::bind() {
   const ServerConfig& config = context.config;
   const std::string where = fmt::format("{}:{}", config.host, config.port);
   error_code error;
-  const auto found = tcp::resolver(context.io).resolve(config.host, std::to_string(config.port), error);
+  const auto found =
+      tcp::resolver(context.io).resolve(config.host, std::to_string(config.port), error);
   if (error || found.empty()) {
-    return invalid_argument(fmt::format("--host {}: no such address ({}); use 127.0.0.1, 0.0.0.0 "
-                                        "or a name that resolves",
-                                        config.host, error.message()));
+    return invalid_argument(
+        fmt::format("--host {}: no such address ({}); use 127.0.0.1, 0.0.0.0 "
+                    "or a name that resolves",
+                    config.host, error.message()));
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
   acceptor.open(endpoint.protocol(), error);
@@ -62,9 +64,10 @@ Status HttpServer::Impl::bind() {
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(kBacklog, error);
   if (error) {
-    return invalid_argument(fmt::format("could not listen on {}: {}; choose another --port or "
-                                        "--host",
-                                        where, error.message()));
+    return invalid_argument(
+        fmt::format("could not listen on {}: {}; choose another --port or "
+                    "--host",
+                    where, error.message()));
   }
   port = acceptor.local_endpoint(error).port();
   return {};

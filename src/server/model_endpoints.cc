@@ -68,9 +68,10 @@ HttpResponse metrics(const Api& api) {
 }  // namespace
 
 void add_model_routes(const Api& api, Router& router) {
-  router.add({.method = "GET", .path = "/v1/models", .quick = true, .handler = [&api](auto exchange) {
-                exchange->respond(json_response(models_json(api)));
-              }});
+  router.add(
+      {.method = "GET", .path = "/v1/models", .quick = true, .handler = [&api](auto exchange) {
+         exchange->respond(json_response(models_json(api)));
+       }});
   // Probes and scrapers come without keys.
   router.add({.method = "GET",
               .path = "/health",
@@ -84,10 +85,10 @@ void add_model_routes(const Api& api, Router& router) {
               .handler = [&api](auto exchange) {
                 exchange->respond(json_response(json::object{{"version", api.version}}));
               }});
-  router.add({.method = "GET",
-              .path = "/metrics",
-              .needs_key = false,
-              .handler = [&api](auto exchange) { exchange->respond(metrics(api)); }});
+  router.add(
+      {.method = "GET", .path = "/metrics", .needs_key = false, .handler = [&api](auto exchange) {
+         exchange->respond(metrics(api));
+       }});
 }
 
 }  // namespace sub8::server

@@ -44,16 +44,16 @@ json::object ReplyTotals::usage() const {
 }
 
 json::object ReplyTotals::timings() const {
-  json::object out{{"queue_ms", queue_ms_},
-                   {"prompt_n", prompt_tokens_ - cached_tokens_},
-                   {"cache_n", cached_tokens_},
-                   {"prompt_ms", prompt_ms_},
-                   {"prompt_per_second",
-                    per_second(static_cast<double>(prompt_tokens_ - cached_tokens_), prompt_ms_)},
-                   {"predicted_n", completion_tokens_},
-                   {"predicted_ms", predicted_ms_},
-                   {"predicted_per_second",
-                    per_second(static_cast<double>(completion_tokens_), predicted_ms_)}};
+  json::object out{
+      {"queue_ms", queue_ms_},
+      {"prompt_n", prompt_tokens_ - cached_tokens_},
+      {"cache_n", cached_tokens_},
+      {"prompt_ms", prompt_ms_},
+      {"prompt_per_second",
+       per_second(static_cast<double>(prompt_tokens_ - cached_tokens_), prompt_ms_)},
+      {"predicted_n", completion_tokens_},
+      {"predicted_ms", predicted_ms_},
+      {"predicted_per_second", per_second(static_cast<double>(completion_tokens_), predicted_ms_)}};
   // Without a seed in the request this is how to get the same answer again.
   if (seeds_.size() == 1) out["seed"] = seeds_[0];
   return out;

@@ -16,7 +16,8 @@ bool is_json(std::string_view content_type) {
   std::string type(content_type.substr(0, content_type.find(';')));
   while (!type.empty() && type.back() == ' ') type.pop_back();
   for (char& c : type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return type == "application/json" || (type.starts_with("application/") && type.ends_with("+json"));
+  return type == "application/json" ||
+         (type.starts_with("application/") && type.ends_with("+json"));
 }
 
 }  // namespace
@@ -63,9 +64,9 @@ bool AccessPolicy::key_valid(const HttpRequest& request) const {
 
 std::optional<HttpResponse> AccessPolicy::refuse(const HttpRequest& request) const {
   if (!router_.has_path(request.path)) {
-    return error_response(404,
-                          fmt::format("there is nothing at {}; /openapi.json lists what there is",
-                                      request.path));
+    return error_response(
+        404,
+        fmt::format("there is nothing at {}; /openapi.json lists what there is", request.path));
   }
   if (request.method == "OPTIONS") {
     const std::string_view origin = request.header("origin");
@@ -101,8 +102,8 @@ std::optional<HttpResponse> AccessPolicy::refuse(const HttpRequest& request) con
   const std::string_view type = request.header("content-type");
   if (route->method == "POST" && !type.empty() && !is_json(type)) {
     return error_response(
-        415, fmt::format("the body must be JSON with 'Content-Type: application/json', not '{}'",
-                         type));
+        415,
+        fmt::format("the body must be JSON with 'Content-Type: application/json', not '{}'", type));
   }
   return std::nullopt;
 }

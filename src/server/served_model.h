@@ -17,11 +17,11 @@
 namespace sub8::server {
 
 struct ServedModel {
-  std::vector<std::string> names;  // what clients may call it; the first is used in replies
-  std::string root;                // where it was loaded from
-  std::string recipe;              // how its weights are stored: "e3m2, head e3m2"
-  int64_t created = 0;             // Unix time of the start
-  const Tokenizer* tokenizer = nullptr;         // never null
+  std::vector<std::string> names;        // what clients may call it; the first is used in replies
+  std::string root;                      // where it was loaded from
+  std::string recipe;                    // how its weights are stored: "e3m2, head e3m2"
+  int64_t created = 0;                   // Unix time of the start
+  const Tokenizer* tokenizer = nullptr;  // never null
   const ChatTemplate* chat_template = nullptr;  // null: no chat
   std::string chat_template_text;
   engine::SamplingParams defaults;  // for what a request leaves open

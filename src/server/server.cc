@@ -34,10 +34,9 @@ struct Server::Impl {
             std::move(options.grammars_missing),
             options.tool_family,
             std::move(options.version),
-            options.log != nullptr
-                ? std::move(options.log)
-                : std::make_shared<spdlog::logger>("none",
-                                                   std::make_shared<spdlog::sinks::null_sink_mt>()),
+            options.log != nullptr ? std::move(options.log)
+                                   : std::make_shared<spdlog::logger>(
+                                         "none", std::make_shared<spdlog::sinks::null_sink_mt>()),
             ignored} {
     add_generation_routes(api, router);
     add_model_routes(api, router);

@@ -26,8 +26,7 @@ Result<json::object> tokenize(const Api& api, BodyReader& body) {
     SUB8_ASSIGN_OR_RETURN(const ChatPrompt chat, read_chat_prompt(body));
     const Result<std::string> text = render_chat(api.model, chat);
     if (!text.ok()) return body.fail("messages", text.error().message);
-    SUB8_ASSIGN_OR_RETURN(
-        ids, encode_prompt(*api.model.tokenizer, *text, chat.add_special_tokens));
+    SUB8_ASSIGN_OR_RETURN(ids, encode_prompt(*api.model.tokenizer, *text, chat.add_special_tokens));
   } else {
     return body.fail("prompt", "is missing; give prompt or messages");
   }

@@ -235,9 +235,7 @@ std::optional<std::vector<ToolCall>> llama3_calls(std::string_view text) {
 
 }  // namespace
 
-std::string_view tool_family_name(ToolFamily family) {
-  return kNames[static_cast<size_t>(family)];
-}
+std::string_view tool_family_name(ToolFamily family) { return kNames[static_cast<size_t>(family)]; }
 
 Result<ToolFamily> parse_tool_family(std::string_view name) {
   for (size_t i = 0; i < kNames.size(); ++i) {

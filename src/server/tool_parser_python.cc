@@ -1,7 +1,7 @@
 // Tool calls written as a Python list of calls with keyword arguments. Only literals are allowed:
 // strings, numbers, True, False, None, lists and dicts.
-#include <charconv>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 
 #include <boost/json.hpp>
@@ -127,8 +127,8 @@ class PythonReader {
 
   std::optional<json::value> number() {
     const size_t begin = at_;
-    while (at_ < text_.size() && std::string_view("+-.0123456789eE_").find(text_[at_]) !=
-                                     std::string_view::npos) {
+    while (at_ < text_.size() &&
+           std::string_view("+-.0123456789eE_").find(text_[at_]) != std::string_view::npos) {
       ++at_;
     }
     std::string digits;

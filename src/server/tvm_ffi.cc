@@ -120,7 +120,8 @@ Error Library::take_error(std::string_view what) const {
   move_error_(&object);
   if (object == nullptr) return internal_error(fmt::format("{} failed without a reason", what));
   // An error object holds its kind and its message behind the header.
-  const auto* texts = reinterpret_cast<const Bytes*>(static_cast<char*>(object) + kObjectHeaderBytes);
+  const auto* texts =
+      reinterpret_cast<const Bytes*>(static_cast<char*>(object) + kObjectHeaderBytes);
   std::string message(texts[1].data, texts[1].size);
   release(object);
   return invalid_argument(std::move(message));

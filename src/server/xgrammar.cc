@@ -90,8 +90,7 @@ class XGrammarCompiler final : public GrammarCompiler {
       return invalid_argument("the grammar is not usable: " + compiled.error().message);
     auto grammar = std::make_shared<ffi::Value>(std::move(*compiled));
     return ConstraintFactory(
-        [shared = shared_,
-         grammar](uint32_t) -> Result<std::unique_ptr<engine::TokenConstraint>> {
+        [shared = shared_, grammar](uint32_t) -> Result<std::unique_ptr<engine::TokenConstraint>> {
           const ffi::Raw arguments[] = {grammar->raw(), ffi::none(), ffi::boolean(false),
                                         ffi::integer(-1), ffi::none()};
           SUB8_ASSIGN_OR_RETURN(ffi::Value matcher,
@@ -123,14 +122,9 @@ class XGrammarCompiler final : public GrammarCompiler {
     }
     // Schema, any whitespace, indent, separators, strict, most whitespace, any order of members.
     const bool strict = spec.kind == GrammarSpec::Kind::kJsonSchema;
-    const ffi::Raw arguments[] = {self,
-                                  given.raw(),
-                                  ffi::boolean(true),
-                                  ffi::none(),
-                                  ffi::none(),
-                                  ffi::boolean(strict),
-                                  ffi::integer(kMaxWhitespace),
-                                  ffi::boolean(false)};
+    const ffi::Raw arguments[] = {
+        self,        given.raw(),          ffi::boolean(true),           ffi::none(),
+        ffi::none(), ffi::boolean(strict), ffi::integer(kMaxWhitespace), ffi::boolean(false)};
     return shared_->library.call(shared_->compile_schema, arguments);
   }
 

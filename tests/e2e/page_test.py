@@ -142,6 +142,21 @@ class Page(unittest.TestCase):
             errors = [entry["message"] for entry in browser.log("browser") if entry["level"] == "SEVERE"]
             self.assertEqual(errors, [])
 
+    def test_nothing_overlaps(self):
+        for size in SIZES:
+            browser = self.open(size)
+            browser.run("document.querySelector('#settings').open = true")
+            for tab, view in (("#tab-chat", "#view-chat"), ("#tab-compare", "#view-compare")):
+                browser.click(tab)
+                overlaps = browser.run("""
+                  const parts = [...document.querySelectorAll(arguments[0] + ' button, ' + arguments[0] + ' .answer, ' + arguments[0] +
+                    ' select, ' + arguments[0] + ' textarea, #settings')].map((e) => [e.id || e.className, e.getBoundingClientRect()]);
+                  const out = [];
+                  for (const [a, r] of parts) for (const [b, q] of parts)
+                    if (a < b && r.left < q.right && q.left < r.right && r.top < q.bottom - 1 && q.top < r.bottom - 1) out.push(a + ' ' + b);
+                  return out;""", view)
+                self.assertEqual(overlaps, [], size + tab)
+
     def test_stop(self):
         browser = self.open()
         # The model's context is short, so the answer is made slow by asking for it in the network layer.

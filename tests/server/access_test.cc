@@ -140,8 +140,8 @@ TEST_F(AccessTest, TokenizeAndDetokenize) {
   const json::value text =
       post_json("/detokenize", {{"tokens", json::array(expected.begin(), expected.end())}});
   EXPECT_EQ(text.at("prompt"), "Hello there");
-  const json::value chat = post_json(
-      "/tokenize", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}});
+  const json::value chat =
+      post_json("/tokenize", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}});
   EXPECT_EQ(chat.at("tokens").as_array().size(),
             ids("<|im_start|>system\nYou are a test.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
                 "<|im_start|>assistant\n")
@@ -176,8 +176,8 @@ TEST_F(AccessTest, DescribedMembersAreRead) {
   start("x");
   const json::value document = json::parse(HttpClient(server_->port()).get("/openapi.json").body);
   const json::value& schemas = document.at("components").at("schemas");
-  const std::pair<const char*, const char*> cases[] = {
-      {"/v1/completions", "CompletionRequest"}, {"/v1/chat/completions", "ChatRequest"}};
+  const std::pair<const char*, const char*> cases[] = {{"/v1/completions", "CompletionRequest"},
+                                                       {"/v1/chat/completions", "ChatRequest"}};
   for (const auto& [path, schema] : cases) {
     for (const auto& member : schemas.at(schema).at("properties").as_object()) {
       if (member.key() == "user" || member.key() == "chat_template_kwargs") continue;
@@ -216,19 +216,30 @@ TEST_F(AccessTest, MetricsHaveTheNamesOfDashboards) {
   const Reply reply = client.get("/metrics");
   EXPECT_EQ(reply.status, 200);
   EXPECT_TRUE(reply.headers.at("content-type").starts_with("text/plain"));
-  for (const char* name :
-       {"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{",
-        "vllm:prompt_tokens_total{", "vllm:generation_tokens_total{",
-        "vllm:request_success_total{", "vllm:num_preemptions_total{",
-        "vllm:prefix_cache_queries_total{", "vllm:prefix_cache_hits_total{",
-        "vllm:time_to_first_token_seconds_bucket{", "vllm:inter_token_latency_seconds_sum{",
-        "vllm:request_time_per_output_token_seconds_count{",
-        "vllm:e2e_request_latency_seconds_bucket{", "vllm:request_queue_time_seconds_bucket{",
-        "vllm:request_inference_time_seconds_bucket{", "vllm:request_prefill_time_seconds_bucket{",
-        "vllm:request_decode_time_seconds_bucket{", "vllm:request_prompt_tokens_bucket{",
-        "vllm:request_generation_tokens_bucket{", "vllm:iteration_tokens_total_bucket{",
-        "vllm:request_params_n_bucket{", "vllm:request_params_max_tokens_bucket{",
-        "vllm:cache_config_info{", "http_requests_total{"}) {
+  for (const char* name : {"vllm:num_requests_running{",
+                           "vllm:num_requests_waiting{",
+                           "vllm:kv_cache_usage_perc{",
+                           "vllm:prompt_tokens_total{",
+                           "vllm:generation_tokens_total{",
+                           "vllm:request_success_total{",
+                           "vllm:num_preemptions_total{",
+                           "vllm:prefix_cache_queries_total{",
+                           "vllm:prefix_cache_hits_total{",
+                           "vllm:time_to_first_token_seconds_bucket{",
+                           "vllm:inter_token_latency_seconds_sum{",
+                           "vllm:request_time_per_output_token_seconds_count{",
+                           "vllm:e2e_request_latency_seconds_bucket{",
+                           "vllm:request_queue_time_seconds_bucket{",
+                           "vllm:request_inference_time_seconds_bucket{",
+                           "vllm:request_prefill_time_seconds_bucket{",
+                           "vllm:request_decode_time_seconds_bucket{",
+                           "vllm:request_prompt_tokens_bucket{",
+                           "vllm:request_generation_tokens_bucket{",
+                           "vllm:iteration_tokens_total_bucket{",
+                           "vllm:request_params_n_bucket{",
+                           "vllm:request_params_max_tokens_bucket{",
+                           "vllm:cache_config_info{",
+                           "http_requests_total{"}) {
     EXPECT_NE(reply.body.find(std::string("\n") + name), std::string::npos) << name;
   }
   EXPECT_NE(reply.body.find("model_name=\"tiny\""), std::string::npos);

@@ -45,8 +45,9 @@ TEST_F(ChatTest, WholeReply) {
 
 TEST_F(ChatTest, StreamStartsWithTheRoleAndTheFirstToken) {
   start("Hello you");
-  const auto events = stream(kPath, {{"messages", user("Hi")}, {"stream", true},
-                                     {"stream_options", {{"include_usage", true}}}});
+  const auto events = stream(
+      kPath,
+      {{"messages", user("Hi")}, {"stream", true}, {"stream_options", {{"include_usage", true}}}});
   EXPECT_EQ(events[0].at("choices").at(0).at("delta").at("role"), "assistant");
   EXPECT_EQ(events[0].at("object"), "chat.completion.chunk");
   EXPECT_EQ(streamed_content(events), "Hello you");
@@ -59,10 +60,11 @@ TEST_F(ChatTest, StreamStartsWithTheRoleAndTheFirstToken) {
 
 TEST_F(ChatTest, ContentParts) {
   start("x");
-  post_json(kPath, {{"messages",
-                     {{{"role", "user"},
-                       {"content",
-                        {{{"type", "text"}, {"text", "one"}}, {{"type", "text"}, {"text", "two"}}}}}}}});
+  post_json(kPath,
+            {{"messages",
+              {{{"role", "user"},
+                {"content",
+                 {{{"type", "text"}, {"text", "one"}}, {{"type", "text"}, {"text", "two"}}}}}}}});
   EXPECT_NE(prompt_text().find("one\ntwo"), std::string::npos);
   const json::value out = post_json(
       kPath,
@@ -121,7 +123,8 @@ TEST_F(ChatTest, Logprobs) {
   EXPECT_EQ(post(kPath, {{"messages", user("x")}, {"logprobs", true}, {"top_logprobs", 21}}).status,
             400);
   EXPECT_EQ(post(kPath, {{"messages", user("x")}, {"top_logprobs", 2}}).status, 400);
-  const auto events = stream(kPath, {{"messages", user("Hi")}, {"logprobs", true}, {"stream", true}});
+  const auto events =
+      stream(kPath, {{"messages", user("Hi")}, {"logprobs", true}, {"stream", true}});
   size_t entries = 0;
   for (const json::value& event : events) {
     const json::value& logprobs = event.at("choices").at(0).at("logprobs");
@@ -160,8 +163,7 @@ TEST_F(ChatTest, ToolCallsOfTheHermesFamily) {
   EXPECT_EQ(json::parse(call.at("function").at("arguments").as_string()),
             (json::object{{"city", "Oslo"}}));
 
-  const auto events =
-      stream(kPath, {{"messages", user("Hi")}, {"tools", tools}, {"stream", true}});
+  const auto events = stream(kPath, {{"messages", user("Hi")}, {"tools", tools}, {"stream", true}});
   EXPECT_EQ(streamed_content(events), "Let me see.");
   int calls = 0;
   for (const json::value& event : events) {
@@ -177,15 +179,16 @@ TEST_F(ChatTest, ToolCallsOfTheHermesFamily) {
   // Without tools, or with none wanted, the text stays text.
   const json::value plain = post_json(kPath, {{"messages", user("Hi")}});
   EXPECT_EQ(plain.at("choices").at(0).at("message").at("content"), json::string(said));
-  const json::value none = post_json(
-      kPath, {{"messages", user("Hi")}, {"tools", tools}, {"tool_choice", "none"}});
+  const json::value none =
+      post_json(kPath, {{"messages", user("Hi")}, {"tools", tools}, {"tool_choice", "none"}});
   EXPECT_EQ(none.at("choices").at(0).at("finish_reason"), "stop");
   for (const json::value& choice_value :
        {json::value("maybe"), json::value(json::object{{"type", "function"}}),
         json::value(json::object{{"type", "function"}, {"function", {{"name", "other"}}}})}) {
-    EXPECT_EQ(post(kPath, {{"messages", user("Hi")}, {"tools", tools}, {"tool_choice", choice_value}})
-                  .status,
-              400);
+    EXPECT_EQ(
+        post(kPath, {{"messages", user("Hi")}, {"tools", tools}, {"tool_choice", choice_value}})
+            .status,
+        400);
   }
   EXPECT_EQ(post(kPath, {{"messages", user("Hi")}, {"tool_choice", "required"}}).status, 400);
 }
@@ -213,8 +216,9 @@ TEST_F(ChatTest, AForcedToolIsAGrammar) {
               {"tools", tools},
               {"tool_choice", {{"type", "function"}, {"function", {{"name", "weather"}}}}}});
   EXPECT_EQ(json::parse(grammars.last.text), schema);
-  EXPECT_EQ(out.at("choices").at(0).at("message").at("tool_calls").at(0).at("function").at("arguments"),
-            R"({"city": "Oslo"})");
+  EXPECT_EQ(
+      out.at("choices").at(0).at("message").at("tool_calls").at(0).at("function").at("arguments"),
+      R"({"city": "Oslo"})");
   EXPECT_EQ(out.at("choices").at(0).at("finish_reason"), "stop");
 
   set_answer(R"([{"name": "weather", "parameters": {"city": "Oslo"}}])");

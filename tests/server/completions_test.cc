@@ -22,7 +22,8 @@ std::string streamed_text(const std::vector<json::value>& events, int index = 0)
 
 TEST_F(CompletionsTest, WholeReply) {
   start("Once upon a time");
-  const json::value out = post_json(kPath, {{"model", "tiny"}, {"prompt", "Hello"}, {"max_tokens", 99}});
+  const json::value out =
+      post_json(kPath, {{"model", "tiny"}, {"prompt", "Hello"}, {"max_tokens", 99}});
   EXPECT_TRUE(out.at("id").as_string().starts_with("cmpl-"));
   EXPECT_EQ(out.at("object"), "text_completion");
   EXPECT_EQ(out.at("model"), "tiny");
@@ -59,10 +60,10 @@ TEST_F(CompletionsTest, StreamEqualsWholeReplyAndSendsEveryToken) {
 
 TEST_F(CompletionsTest, UsageInEveryChunk) {
   start("abc");
-  const auto events = stream(kPath, {{"prompt", "Hello"},
-                                     {"stream", true},
-                                     {"stream_options",
-                                      {{"include_usage", true}, {"continuous_usage_stats", true}}}});
+  const auto events = stream(
+      kPath, {{"prompt", "Hello"},
+              {"stream", true},
+              {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
   int64_t tokens = 0;
   for (const json::value& event : events) {
     if (event.at("choices").as_array().empty()) continue;
@@ -84,8 +85,9 @@ TEST_F(CompletionsTest, StopStrings) {
   const auto text = [&](const json::value& stop, bool streaming) {
     const json::value body = {
         {"prompt", "x"}, {"max_tokens", 50}, {"stop", stop}, {"stream", streaming}};
-    return streaming ? streamed_text(stream(kPath, body))
-                     : std::string(post_json(kPath, body).at("choices").at(0).at("text").as_string());
+    return streaming
+               ? streamed_text(stream(kPath, body))
+               : std::string(post_json(kPath, body).at("choices").at(0).at("text").as_string());
   };
   for (const bool streaming : {false, true}) {
     EXPECT_EQ(text("C D", streaming), "AB");
@@ -121,7 +123,8 @@ TEST_F(CompletionsTest, PromptForms) {
   EXPECT_EQ(prompts(json::array{10, 11, 12}), 1u);
   EXPECT_EQ(backend_->last_request().prompt, (std::vector<int32_t>{10, 11, 12}));
   EXPECT_EQ(prompts(json::array{json::array{10, 11}, json::array{12}}), 2u);
-  EXPECT_EQ(post_json(kPath, {{"prompt", {"a", "b"}}, {"n", 3}}).at("choices").as_array().size(), 6u);
+  EXPECT_EQ(post_json(kPath, {{"prompt", {"a", "b"}}, {"n", 3}}).at("choices").as_array().size(),
+            6u);
   for (const json::value& bad :
        {json::value(5), json::value(json::array()), json::value(json::array{true}),
         json::value(json::array{100000}), json::value(json::array{-1}), json::value(nullptr),
@@ -157,8 +160,8 @@ TEST_F(CompletionsTest, Logprobs) {
 
 TEST_F(CompletionsTest, EchoWithPromptLogprobs) {
   start("ab");
-  const json::value out = post_json(
-      kPath, {{"prompt", "Hello"}, {"echo", true}, {"logprobs", 1}, {"max_tokens", 0}});
+  const json::value out =
+      post_json(kPath, {{"prompt", "Hello"}, {"echo", true}, {"logprobs", 1}, {"max_tokens", 0}});
   const json::value& choice = out.at("choices").at(0);
   EXPECT_EQ(choice.at("text"), "Hello");
   const json::value& lists = choice.at("logprobs");
@@ -169,8 +172,8 @@ TEST_F(CompletionsTest, EchoWithPromptLogprobs) {
   EXPECT_EQ(out.at("usage").at("completion_tokens"), 0);
 
   for (const bool streaming : {false, true}) {
-    const json::value body = {{"prompt", "Hello"}, {"echo", true},   {"logprobs", 1},
-                              {"max_tokens", 50},  {"n", 2}, {"stream", streaming}};
+    const json::value body = {{"prompt", "Hello"}, {"echo", true}, {"logprobs", 1},
+                              {"max_tokens", 50},  {"n", 2},       {"stream", streaming}};
     if (streaming) {
       const auto events = stream(kPath, body);
       EXPECT_EQ(streamed_text(events, 0), "Helloab");
@@ -359,8 +362,9 @@ TEST_F(CompletionsTest, StructuredOutputWithoutTheLibraryNamesTheInstall) {
   start("ab", {}, std::move(options));
   for (const json::object& body :
        {json::object{{"response_format", {{"type", "json_object"}}}},
-        json::object{{"response_format",
-                      {{"type", "json_schema"}, {"json_schema", {{"schema", {{"type", "object"}}}}}}}},
+        json::object{
+            {"response_format",
+             {{"type", "json_schema"}, {"json_schema", {{"schema", {{"type", "object"}}}}}}}},
         json::object{{"structured_outputs", {{"regex", "a+"}}}},
         json::object{{"guided_choice", {"a", "b"}}}, json::object{{"regex", "a+"}},
         json::object{{"grammar", "root ::= \"a\""}}}) {

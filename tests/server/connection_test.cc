@@ -77,7 +77,8 @@ TEST_F(ConnectionTest, Http10StreamsUntilTheConnectionCloses) {
 TEST_F(ConnectionTest, MalformedRequests) {
   start("abc");
   for (const char* text :
-       {"\xff\xfe\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET / HTTP/1.1\r\nbad header\r\n\r\n",
+       {"\xff\xfe\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
+        "GET / HTTP/1.1\r\nbad header\r\n\r\n",
         "POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
         "POST /v1/completions HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"}) {
     HttpClient client(server_->port());

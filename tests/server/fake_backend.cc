@@ -45,8 +45,8 @@ class FakeBackend::Stream final : public engine::RequestStream {
   std::atomic<int>& cancelled_;
 };
 
-Result<std::unique_ptr<engine::RequestStream>> FakeBackend::submit(
-    engine::Request request, std::function<void()> on_ready) {
+Result<std::unique_ptr<engine::RequestStream>> FakeBackend::submit(engine::Request request,
+                                                                   std::function<void()> on_ready) {
   const std::lock_guard lock(mutex_);
   if (!health_.ok()) return health_.error();
   if (request.prompt.empty()) return invalid_argument("the prompt is empty: it has no tokens");
@@ -100,7 +100,8 @@ void FakeBackend::push(Active& active, engine::TokenEvent event, FakeBackend& se
   if (active.shared->cancelled) return;
   if (event.summary) active.shared->ended = true;
   active.shared->events.push_back(std::move(event));
-  self.max_unread_ = std::max<int>(self.max_unread_, static_cast<int>(active.shared->events.size()));
+  self.max_unread_ =
+      std::max<int>(self.max_unread_, static_cast<int>(active.shared->events.size()));
   if (active.shared->events.size() == 1 && active.shared->on_ready) active.shared->on_ready();
 }
 
@@ -162,8 +163,7 @@ engine::TokenEvent FakeBackend::next(Active& active, uint32_t index) {
   }
   const bool wrap = p.ignore_eos && !script_.tokens.empty();
   const bool ended = choice.at >= script_.tokens.size() && !wrap;
-  const int32_t id =
-      ended ? script_.end_token : script_.tokens[choice.at % script_.tokens.size()];
+  const int32_t id = ended ? script_.end_token : script_.tokens[choice.at % script_.tokens.size()];
   ++choice.at;
   event.token = engine::TokenLogprob{id, -std::numeric_limits<float>::infinity(), {}};
   for (int k = 0; k < p.top_logprobs; ++k) event.token->top.emplace_back(id + k, -1.0f - float(k));

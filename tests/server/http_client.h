@@ -12,7 +12,7 @@
 namespace sub8::server::testing {
 
 struct Reply {
-  int status = 0;  // 0: the connection ended without a reply
+  int status = 0;                              // 0: the connection ended without a reply
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // chunks joined
   std::vector<std::string> chunks;

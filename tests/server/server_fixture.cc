@@ -10,8 +10,7 @@ ServerTest::ServerTest() {
   tokenizer_ = std::move(
       Tokenizer::from_json(read_file(dir + "tokenizer.json").value(), "tokenizer.json", config)
           .value());
-  chat_template_text_ =
-      std::string(json::parse(config).at("chat_template").as_string());
+  chat_template_text_ = std::string(json::parse(config).at("chat_template").as_string());
   chat_template_ = std::make_unique<ChatTemplate>(
       ChatTemplate::parse(chat_template_text_, "chat template").value());
   info_.max_model_len = 4096;
@@ -56,8 +55,8 @@ void ServerTest::start(const std::string& answer, ServerConfig config, ServerOpt
   model.max_model_len = info_.max_model_len;
   config.port = 0;
   if (options.version.empty()) options.version = "1.2.3";
-  server_ = std::make_unique<Server>(std::move(config), std::move(model), *backend_,
-                                     std::move(options));
+  server_ =
+      std::make_unique<Server>(std::move(config), std::move(model), *backend_, std::move(options));
   const Status started = server_->start();
   ASSERT_TRUE(started.ok()) << started.error().message;
 }

@@ -87,8 +87,8 @@ TEST_F(XGrammarTest, SpecialAndMissingTokensAreNeverAllowed) {
   const auto c = constraint({GrammarSpec::Kind::kRegex, ".*"});
   const std::vector<bool> mask = allowed(*c);
   for (int64_t id = 0; id < kVocabulary; ++id) {
-    const bool special = id >= tokenizer_->vocab_size() ||
-                         tokenizer_->is_special(static_cast<int32_t>(id));
+    const bool special =
+        id >= tokenizer_->vocab_size() || tokenizer_->is_special(static_cast<int32_t>(id));
     EXPECT_FALSE(special && id != end() && mask[static_cast<size_t>(id)]) << id;
   }
 }
@@ -97,13 +97,13 @@ TEST_F(XGrammarTest, JsonObjectsAndSchemas) {
   const auto any = constraint({GrammarSpec::Kind::kJson, ""});
   EXPECT_EQ(follow(*any, "[1]"), "");
   EXPECT_EQ(follow(*any, R"({"a": [1, null]})"), R"({"a": [1, null]})");
-  const auto schema = constraint(
-      {GrammarSpec::Kind::kJsonSchema,
-       R"({"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]})"});
+  const auto schema =
+      constraint({GrammarSpec::Kind::kJsonSchema,
+                  R"({"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]})"});
   EXPECT_EQ(follow(*schema, R"({"n": 12})"), R"({"n": 12})");
-  const auto wrong = constraint(
-      {GrammarSpec::Kind::kJsonSchema,
-       R"({"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]})"});
+  const auto wrong =
+      constraint({GrammarSpec::Kind::kJsonSchema,
+                  R"({"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]})"});
   EXPECT_EQ(follow(*wrong, R"({"n": "x"})"), R"({"n": )");
 }
 

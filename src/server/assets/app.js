@@ -172,7 +172,9 @@ async function streamChat(body, signal, onText) {
 }
 
 function speed(result) {
-  const rate = result.seconds > 0 ? (result.tokens - 1) / result.seconds : 0;
+  // The server's own figures, once they are there: what arrives in one piece cannot be timed here.
+  const measured = result.seconds > 0 ? (result.tokens - 1) / result.seconds : 0;
+  const rate = result.timings ? result.timings.predicted_per_second : measured;
   let text = result.tokens + " tokens, " + rate.toFixed(1) + " tokens/s";
   if (result.timings) text += ", first after " + (result.timings.queue_ms + result.timings.prompt_ms).toFixed(0) + " ms";
   if (result.finish === "length") text += ", cut at the limit";
