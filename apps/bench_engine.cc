@@ -21,6 +21,7 @@ struct EngineBenchArgs {
   int64_t prompt_tokens = 128;
   int64_t answer_tokens = 64;
   int64_t max_batch_tokens = 512;
+  int64_t prefix_tokens = 1024;
   double temperature = 0;
   int repeat = 3;
   std::string json_path;
@@ -73,6 +74,46 @@ Result<Round> run_round(engine::Engine& engine, const EngineBenchArgs& args, int
   return out;
 }
 
+// Seconds from a request's arrival to its first token: `prefix` and a few tokens of its own.
+Result<double> first_token_seconds(engine::Engine& engine, std::vector<int32_t> prefix,
+                                   uint64_t own) {
+  constexpr int64_t kOwnTokens = 16;
+  engine::Request request;
+  request.prompt = std::move(prefix);
+  for (const int32_t id : bench_prompt(kOwnTokens, own, engine.info().vocab_size))
+    request.prompt.push_back(id);
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = 1;
+  SUB8_ASSIGN_OR_RETURN([[maybe_unused]] const engine::RequestId id,
+                        engine.submit(std::move(request)));
+  std::vector<engine::TokenEvent> events;
+  while (!engine.idle()) {
+    SUB8_RETURN_IF_ERROR(check_interrupt());
+    SUB8_RETURN_IF_ERROR(engine.step(events));
+  }
+  const engine::RequestSummary& summary = *events.back().summary;
+  return std::chrono::duration<double>(summary.first_token - summary.arrival).count();
+}
+
+// Time to the first token without and with the prompt's beginning in the prefix cache.
+struct PrefixTimes {
+  std::vector<double> cold, cached;
+};
+
+Result<PrefixTimes> time_prefix(engine::Engine& engine, const EngineBenchArgs& args,
+                                uint64_t& round) {
+  PrefixTimes out;
+  for (int i = 0; i < args.repeat; ++i) {
+    const std::vector<int32_t> prefix =
+        bench_prompt(args.prefix_tokens, round++, engine.info().vocab_size);
+    SUB8_ASSIGN_OR_RETURN(const double cold, first_token_seconds(engine, prefix, round++));
+    SUB8_ASSIGN_OR_RETURN(const double cached, first_token_seconds(engine, prefix, round++));
+    out.cold.push_back(cold);
+    out.cached.push_back(cached);
+  }
+  return out;
+}
+
 template <class F>
 Spread spread_of(const std::vector<Round>& rounds, F value) {
   std::vector<double> values;
@@ -82,7 +123,10 @@ Spread spread_of(const std::vector<Round>& rounds, F value) {
 
 Status bench_engine(const EngineBenchArgs& args) {
   SUB8_ASSIGN_OR_RETURN(engine::RunOptions options, args.model.run_options());
-  if (options.max_model_len == 0) options.max_model_len = args.prompt_tokens + args.answer_tokens;
+  if (options.max_model_len == 0) {
+    options.max_model_len =
+        std::max(args.prompt_tokens + args.answer_tokens, args.prefix_tokens + 32);
+  }
   options.max_sequences = *std::max_element(args.streams.begin(), args.streams.end());
   options.max_batch_tokens = args.max_batch_tokens;
   SUB8_ASSIGN_OR_RETURN(LoadedModel model, load_model(args.model, options));
@@ -106,6 +150,7 @@ Status bench_engine(const EngineBenchArgs& args) {
       if (i > 0) rounds[at].push_back(round);  // the first warms caches and page tables
     }
   }
+  SUB8_ASSIGN_OR_RETURN(const PrefixTimes prefix, time_prefix(*model.engine, args, prompt));
   bar.clear();
   json::array results;
   double single = 0;
@@ -127,6 +172,14 @@ Status bench_engine(const EngineBenchArgs& args) {
                        {"sample_us_per_token", to_json(sample)},
                        {"overhead_us_per_token", to_json(overhead)}});
   }
+  const Spread cold = spread(prefix.cold);
+  const Spread cached = spread(prefix.cached);
+  if (!quiet) {
+    fmt::print(
+        "first token after {} common and 16 own tokens: {:.3f} s, in the prefix cache: {:.3f} "
+        "s ({:.1f}%)\n",
+        args.prefix_tokens, cold.median, cached.median, 100 * cached.median / cold.median);
+  }
   return write_report(args.json_path, {{"schema_version", 1},
                                        {"machine", machine_json(model.pool->size())},
                                        {"model", args.model.model},
@@ -135,6 +188,9 @@ Status bench_engine(const EngineBenchArgs& args) {
                                        {"answer_tokens", args.answer_tokens},
                                        {"max_batch_tokens", args.max_batch_tokens},
                                        {"temperature", args.temperature},
+                                       {"prefix_tokens", args.prefix_tokens},
+                                       {"first_token_s", to_json(cold)},
+                                       {"first_token_cached_s", to_json(cached)},
                                        {"results", std::move(results)}});
 }
 
@@ -157,6 +213,10 @@ Verb add_bench_engine(CLI::App& bench, CLI::App** sub_command) {
       ->capture_default_str();
   app->add_option("--max-batch-tokens", args->max_batch_tokens, "Token rows per step")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--prefix-tokens", args->prefix_tokens,
+                  "Common beginning of prompts for the time with and without prefix cache")
+      ->check(CLI::Range(32, 1 << 20))
       ->capture_default_str();
   app->add_option("--temperature", args->temperature, "0 = always the most likely token")
       ->check(CLI::Range(0.0, 100.0))

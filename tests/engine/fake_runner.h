@@ -29,7 +29,8 @@ struct FakeOptions {
   int64_t max_logit_rows = 5;
   int64_t max_context = 256;
   int32_t kv_pages = 64;
-  bool one_order = false;  // prompt rows and generated rows leave the same bits
+  bool one_order = false;    // prompt rows and generated rows leave the same bits
+  bool flat_logits = false;  // every token equally likely
   ThreadPool* pool = nullptr;
 };
 
@@ -91,7 +92,7 @@ class FakeRunner final : public Runner {
       for (int64_t token = 0; token < options_.vocab_size; ++token) {
         const uint64_t bits =
             mix(states_.at(static_cast<size_t>(wanted[i])), static_cast<uint64_t>(token));
-        logits_.push_back(static_cast<float>(bits % 4096) / 512.0f);
+        logits_.push_back(options_.flat_logits ? 0 : static_cast<float>(bits % 4096) / 512.0f);
       }
     }
     return std::span<const float>(logits_);

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/philox.h"
 #include "fake_runner.h"
 
 namespace sub8::engine {
@@ -249,6 +250,37 @@ Stats run_trace(const Trace& trace, uint32_t seed) {
     }
   }
   return stats;
+}
+
+// Key = seed, counter = (choice, token index, 0, 0), 24 bits: what design and documentation
+// promise.
+TEST(EngineDraws, DependOnSeedChoiceAndTokenIndex) {
+  FakeClock clock;
+  FakeOptions fake;
+  fake.flat_logits = true;
+  Engine engine(std::make_unique<FakeRunner>(fake), fake_tokenizer(), {},
+                engine_options(clock, 8, 2));
+  Request request;
+  request.prompt.assign(11, 3);
+  request.n = 3;
+  request.sampling.seed = 0x123456789abcdef;
+  request.sampling.max_tokens = 40;
+  ASSERT_TRUE(engine.submit(request).ok());
+  std::map<RequestId, RequestResult> results;
+  std::vector<TokenEvent> events;
+  while (!engine.idle()) {
+    events.clear();
+    ASSERT_TRUE(engine.step(events).ok());
+    collect(events, results);
+  }
+  for (const auto& [choice, result] : results.begin()->second.choices) {
+    ASSERT_EQ(result.tokens.size(), 40u);
+    for (uint32_t i = 0; i < 40; ++i) {
+      const double share = philox_uniform(*request.sampling.seed, choice, i, 0);
+      EXPECT_EQ(result.tokens[i],
+                static_cast<int32_t>(share * static_cast<double>(fake.vocab_size)));
+    }
+  }
 }
 
 TEST(EngineTrace, PlentyOfPages) {

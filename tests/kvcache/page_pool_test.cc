@@ -81,6 +81,21 @@ TEST(PagePool, FullPagesAreFoundAgainAndShared) {
   EXPECT_TRUE(pool.check_invariants({&b}));
 }
 
+// The same tokens after others are another content: their rows have seen other keys.
+TEST(PagePool, ContentIncludesAllThatCameBefore) {
+  PagePool pool(8);
+  const std::vector<int32_t> a = tokens_of(1, 64), b = tokens_of(2, 64);
+  PageTable first, second;
+  ASSERT_TRUE(pool.extend(first, 64));
+  ASSERT_TRUE(pool.extend(second, 64));
+  pool.publish(first, a, 64, 64, kKeys);
+  pool.publish(second, b, 64, 64, kKeys);
+  std::vector<int32_t> mixed(a.begin(), a.begin() + 32);
+  mixed.insert(mixed.end(), b.begin() + 32, b.end());
+  PageTable found;
+  EXPECT_EQ(pool.adopt(found, mixed, 64, 64, kKeys), 32);
+}
+
 TEST(PagePool, TheOldestContentIsForgottenFirstAndTailsBeforeHeads) {
   PagePool pool(4);
   const std::vector<int32_t> x = tokens_of(1, 64), y = tokens_of(2, 64);
