@@ -84,4 +84,24 @@ SUB8_HD constexpr int selected_per_group(float ratio) {
   return static_cast<int>(ratio * kSelectGroup);
 }
 
+// The mask of a group of `count` <= 8 channels: the `per_group` largest means, ties to the lower
+// index. Channels that a short last group lacks have the mean -1, so that every group selects
+// per_group. Means are finite and at least 0.
+SUB8_HD constexpr uint8_t select_mask(const float* mean_abs, int64_t count, int per_group) {
+  uint32_t mask = 0;
+  for (int taken = 0; taken < per_group; ++taken) {
+    int best = -1;
+    float best_mean = 0;
+    for (int i = 0; i < kSelectGroup; ++i) {
+      if ((mask >> i & 1u) != 0) continue;
+      const float mean = i < count ? mean_abs[i] : -1.0f;
+      if (best >= 0 && !(mean > best_mean)) continue;
+      best = i;
+      best_mean = mean;
+    }
+    mask |= 1u << best;
+  }
+  return static_cast<uint8_t>(mask);
+}
+
 }  // namespace sub8::format

@@ -26,8 +26,8 @@ Status add_linear(std::vector<Op>& ops, Weights& weights, const std::string& pre
   for (const Weights::Linear& linear : linears) {
     SUB8_CHECK_EQ(linear.matrix->cols, in.cols);
     const View part{out.buffer, column, linear.matrix->rows};
-    ops.push_back(LinearOp{linear.name, linear.matrix, linear.bias, accumulate, in, part,
-                           linear.input_scale});
+    ops.push_back(LinearOp{linear.name, linear.modules, linear.matrix, linear.bias, accumulate, in,
+                           part, linear.input_scale});
     column += linear.matrix->rows;
   }
   SUB8_CHECK_EQ(column, out.column + out.cols);

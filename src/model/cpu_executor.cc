@@ -50,6 +50,10 @@ class CpuExecutor {
   }
   Status operator()(const LinearOp& op) {
     const int64_t all = rows(op.in);
+    if (observer_ != nullptr && !is_f32(op.in)) {
+      observer_->linear_input(op, reinterpret_cast<const uint16_t*>(base(op.in)), stride(op.in),
+                              all);
+    }
     // Logit rows follow the class of the row they come from; both classes are one call where the
     // order is the same.
     const int64_t prompt =

@@ -169,10 +169,10 @@ Status Model::forward(const Batch& batch, Observer* observer) {
   return execute(program_.body, batch, {}, observer);
 }
 
-Result<std::span<const float>> Model::logits(std::span<const int32_t> rows) {
+Result<std::span<const float>> Model::logits(std::span<const int32_t> rows, Observer* observer) {
   SUB8_CHECK_LE(static_cast<int64_t>(rows.size()), options_.max_logit_rows);
   for (const int32_t row : rows) SUB8_CHECK(row >= 0 && row < last_rows_);
-  SUB8_RETURN_IF_ERROR(execute(program_.head, {}, rows, nullptr));
+  SUB8_RETURN_IF_ERROR(execute(program_.head, {}, rows, observer));
   const auto* data =
       reinterpret_cast<const float*>(buffers_[static_cast<size_t>(program_.logits)].data());
   return std::span<const float>(data, rows.size() * static_cast<size_t>(config_.vocab_size));

@@ -58,6 +58,10 @@ class Observer {
   virtual ~Observer() = default;
   // The residual stream after a layer, f32 [rows, hidden].
   virtual void layer_output(int /*layer*/, kernels::InputRows /*x*/, int64_t /*rows*/) {}
+  // What a linear layer is about to read, bf16 [rows, op.in.cols] with `stride` elements between
+  // rows. Not called with f32 activations.
+  virtual void linear_input(const LinearOp& /*op*/, const uint16_t* /*x*/, int64_t /*stride*/,
+                            int64_t /*rows*/) {}
 };
 
 // Token rows whose activations are quantised at a time; bounds the buffer of raw sums.
@@ -85,7 +89,8 @@ class Model {
 
   // Logits of some rows of the last forward(), f32 [rows.size(), vocab_size]; valid until the next
   // call. May be called repeatedly for different rows.
-  Result<std::span<const float>> logits(std::span<const int32_t> rows);
+  Result<std::span<const float>> logits(std::span<const int32_t> rows,
+                                        Observer* observer = nullptr);
 
  private:
   Model() = default;

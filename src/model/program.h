@@ -72,7 +72,8 @@ struct HeadNormOp {
 
 // out = in W^T + bias, or out += that.
 struct LinearOp {
-  std::string name;  // module, or several joined with '+', for observers and reports
+  std::string name;                  // module, or several joined with '+', for reports
+  std::vector<std::string> modules;  // the modules, in the order of the weight's rows
   const PackedMatrix* weight = nullptr;
   const float* bias = nullptr;
   bool accumulate = false;

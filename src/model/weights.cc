@@ -52,7 +52,9 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
     if (!packed.ok()) return packed.error().within(fused ? joined : modules[i]);
     packed_bytes_ += packed->bytes();
     matrices_.push_back(std::move(packed).value());
-    out.push_back({fused ? joined : modules[i], &matrices_.back(), nullptr, input_scales[i]});
+    out.push_back({fused ? joined : modules[i],
+                   fused ? modules : std::vector<std::string>{modules[i]}, &matrices_.back(),
+                   nullptr, input_scales[i]});
     group.clear();
   }
   for (const std::string& module : modules) {

@@ -38,7 +38,8 @@ class Weights {
   // static activation scales allow it. `prefix` + names[i] are the modules; the result holds one or
   // names.size() matrices, in order.
   struct Linear {
-    std::string name;
+    std::string name;                  // the modules' names, joined
+    std::vector<std::string> modules;  // in the order of the matrix' rows
     const PackedMatrix* matrix;
     const float* bias;                 // or null
     std::optional<float> input_scale;  // static alpha of the activations; the parts have the same
