@@ -1,49 +1,118 @@
 """Prefill and decode of the demo model on this CPU, beside llama.cpp in the same run where its tools are given.
 
 usage: cpu_model.py --sub8 BIN --model DEMO.gguf [--llama DIR_WITH_llama-bench_AND_llama-quantize]
-                    [--formats e3m2,nvfp4,...] [--peer-types Q6_K,Q8_0,Q4_0] [--rounds N] [--threads N] [--out FILE.json]
+                    [--formats e3m2,nvfp4,...] [--peer-types Q6_K,Q8_0,...] [--rounds N] [--threads N] [--out STEM]
 
-Rounds alternate between the programs, so that a busy machine is busy for both; the median of the rounds is reported. sub8
-quantises the weights and the head while loading; llama.cpp quantises the same GGUF with --allow-requantize --pure.
+Rounds alternate between the programs, so that a busy machine is busy for both; medians of the rounds are compared. Both
+quantise the same GGUF first, head included: `sub8 quantize --lm-head`, `llama-quantize --allow-requantize --pure`. --out
+writes STEM.json and STEM.md.
 """
 import argparse
 import json
 import os
 import platform
 import re
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
+PROMPT = 512  # tokens of the prefill figure, and before the second decode figure
+ANSWER = 64  # tokens of the decode figures
+FIGURES = ("prefill", "decode", "decode_after")
+
 
 def run(command):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\nfailed with status {done.returncode}:\n{done.stderr[-2000:]}")
+        sys.exit(f"{shlex.join(command)}\nfailed with status {done.returncode}:\n{done.stderr[-2000:]}")
     return done.stdout
 
 
-def sub8_round(args, fmt):
-    report = json.loads(run([args.sub8, "bench", "model", args.model, "--weights", fmt, "--lm-head", fmt, "--threads",
-                             str(args.threads), "--prompt-tokens", "512", "--answer-tokens", "64", "--repeat", "1", "--json", "-"])
-                        .splitlines()[-1])
-    return {"prefill": report["prefill_tokens_per_s"]["median"], "decode": report["decode_tokens_per_s"]["median"],
-            "bytes": report["weight_bytes"], "bandwidth": report["read_bandwidth_bytes_per_s"]}
+class Sub8:
+    def __init__(self, args, fmt, folder):
+        self.name, self.args, self.model = "sub8 " + fmt, args, args.model
+        if fmt != "bf16":  # what a GGUF decodes to
+            self.model = os.path.join(folder, fmt.replace(":", "-"))
+            run([args.sub8, "quantize", args.model, self.model, "--weights", fmt, "--lm-head", fmt])
+
+    def bench(self, prompt, repeat):
+        out = run([self.args.sub8, "bench", "model", self.model, "--threads", str(self.args.threads), "--prompt-tokens", str(prompt),
+                   "--answer-tokens", str(ANSWER), "--repeat", str(repeat), "--json", "-"])
+        return json.loads(out.splitlines()[-1])
+
+    def round(self):
+        after, empty = self.bench(PROMPT, 2), self.bench(1, 3)
+        self.machine = after["machine"]
+        return {"prefill": after["prefill_tokens_per_s"]["median"], "decode": empty["decode_tokens_per_s"]["median"],
+                "decode_after": after["decode_tokens_per_s"]["median"], "bytes": after["weight_bytes"],
+                "bandwidth": max(r["read_bandwidth_bytes_per_s"] for r in (after, empty))}
 
 
-def llama_round(args, path):
-    rows = json.loads(run([os.path.join(args.llama, "llama-bench"), "-m", path, "-p", "512", "-n", "64", "-r", "1", "-t",
-                           str(args.threads), "-o", "json"]))
-    out = {"bytes": os.path.getsize(path)}
-    for row in rows:
-        out["prefill" if row["n_prompt"] > 0 else "decode"] = row["avg_ts"]
-    return out
+class LlamaCpp:
+    def __init__(self, args, kind, folder):
+        self.name, self.args, self.model = "llama.cpp " + kind, args, os.path.join(folder, kind + ".gguf")
+        run([os.path.join(args.llama, "llama-quantize"), "--allow-requantize", "--pure", args.model, self.model, kind])
+
+    def bench(self, *what):
+        return json.loads(run([os.path.join(self.args.llama, "llama-bench"), "-m", self.model, "-t", str(self.args.threads), "-o", "json",
+                               *what]))
+
+    def round(self):
+        prefill, decode = self.bench("-p", str(PROMPT), "-n", str(ANSWER), "-r", "2")
+        (after,) = self.bench("-p", "0", "-n", str(ANSWER), "-d", str(PROMPT), "-r", "2")
+        self.build = f"{decode['build_number']} ({decode['build_commit']})"
+        return {"prefill": prefill["avg_ts"], "decode": decode["avg_ts"], "decode_after": after["avg_ts"], "bytes": os.path.getsize(self.model)}
 
 
-def median(rounds, key):
-    return statistics.median(r[key] for r in rounds)
+def measure(args):
+    with tempfile.TemporaryDirectory() as folder:
+        programs = [Sub8(args, fmt, folder) for fmt in args.formats.split(",")]
+        programs += [LlamaCpp(args, kind, folder) for kind in (args.peer_types.split(",") if args.llama else [])]
+        rounds = {program.name: [] for program in programs}
+        for number in range(args.rounds):
+            for program in programs:
+                print(f"round {number + 1} of {args.rounds}: {program.name}", file=sys.stderr, flush=True)
+                rounds[program.name].append(program.round())
+    peers = [program.build for program in programs if isinstance(program, LlamaCpp)]
+    return rounds, programs[0].machine, peers[0] if peers else None
+
+
+def summarise(rounds):
+    bandwidth = max(r["bandwidth"] for each in rounds.values() for r in each if "bandwidth" in r)
+    table = {}
+    for name, each in rounds.items():
+        row = {figure: statistics.median(r[figure] for r in each) for figure in FIGURES}
+        row["best"] = {figure: max(r[figure] for r in each) for figure in FIGURES}
+        row["bytes"] = each[0]["bytes"]
+        row["bytes_per_s"] = row["decode"] * row["bytes"]
+        row["read_share"] = row["bytes_per_s"] / bandwidth
+        row["rounds"] = each
+        table[name] = row
+    return bandwidth, table
+
+
+def markdown(report):
+    machine = report["machine"]
+    peer = f" llama.cpp build {report['llama_cpp']}." if report["llama_cpp"] else ""
+    lines = [
+        f"# The demo model on {machine['cpu']}, {machine['threads']} threads",
+        "",
+        f"{report['date']}, path {machine['path']}, sub8 {report['sub8']}.{peer} Command: `{report['command']}`. Load average when it began: "
+        f"{report['load_average']:.1f}. Best read bandwidth measured in the run: {report['read_bandwidth_bytes_per_s'] / 1e9:.1f} GB/s.",
+        "",
+        f"Tokens/s, median of {report['rounds']} alternating rounds (best round in brackets): prefill of {PROMPT} tokens, decode of {ANSWER} "
+        f"from an empty context and after {PROMPT} tokens. GB/s = weights read by the first decode, and their share of the bandwidth.",
+        "",
+        f"| program | weights MB | prefill {PROMPT} | decode {ANSWER} | decode {ANSWER} after {PROMPT} | GB/s | of bandwidth |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in report["results"].items():
+        cells = " | ".join(f"{row[f]:.0f} ({row['best'][f]:.0f})" for f in FIGURES)
+        lines.append(f"| {name} | {row['bytes'] / 1e6:.1f} | {cells} | {row['bytes_per_s'] / 1e9:.1f} | {100 * row['read_share']:.0f}% |")
+    return "\n".join(lines) + "\n"
 
 
 def main():
@@ -51,41 +120,33 @@ def main():
     parser.add_argument("--sub8", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--llama")
-    parser.add_argument("--formats", default="e3m2,e2m2,nvfp4,mxfp4,e4m3,bf16")
-    parser.add_argument("--peer-types", default="Q6_K,Q8_0,Q4_0")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--formats", default="e3m2,e2m1,nvfp4,e4m3,bf16")
+    parser.add_argument("--peer-types", default="Q6_K,Q4_0,Q8_0,BF16")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out")
     args = parser.parse_args()
-    cpu = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read()).group(1)
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        peers = {}
-        for kind in args.peer_types.split(",") if args.llama else []:
-            peers[kind] = os.path.join(folder, kind + ".gguf")
-            run([os.path.join(args.llama, "llama-quantize"), "--allow-requantize", args.model, peers[kind], kind])
-        jobs = [("sub8 " + f, lambda f=f: sub8_round(args, f)) for f in args.formats.split(",")]
-        jobs += [("llama.cpp " + k, lambda p=p: llama_round(args, p)) for k, p in peers.items()]
-        for _ in range(args.rounds):
-            for name, job in jobs:
-                results.setdefault(name, []).append(job())
-    table = {}
-    print(f"{cpu}, {args.threads} threads, median of {args.rounds} alternating rounds, tokens/s")
-    print(f"{'':<18} {'weights MB':>10} {'prefill 512':>12} {'decode 64':>10} {'GB/s':>6} {'of read bw':>10}")
-    for name, rounds in results.items():
-        row = {k: median(rounds, k) for k in ("prefill", "decode", "bytes")}
-        row["rounds"] = rounds
-        table[name] = row
-        rate = row["decode"] * row["bytes"]
-        share = ""
-        if "bandwidth" in rounds[0]:
-            row["read_bandwidth"] = median(rounds, "bandwidth")
-            share = f"{100 * rate / row['read_bandwidth']:.0f}%"
-        print(f"{name:<18} {row['bytes'] / 1e6:>10.1f} {row['prefill']:>12.1f} {row['decode']:>10.1f} {rate / 1e9:>6.1f} {share:>10}")
+    load = os.getloadavg()[0]
+    rounds, machine, llama_cpp = measure(args)
+    bandwidth, table = summarise(rounds)
+    version = run([args.sub8, "--version"]).strip().removeprefix("sub8 ")
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    # The command as a reader would type it, without this machine's paths.
+    command = "LLAMA_CPP=DIR " * bool(args.llama) + "bench/run.sh"
+    for option in ("formats", "peer_types", "rounds", "threads"):
+        if getattr(args, option) != parser.get_default(option):
+            command += f" --{option.replace('_', '-')} {getattr(args, option)}"
+    report = {"schema_version": 2, "date": time.strftime("%Y-%m-%d"), "command": command, "machine": machine, "kernel": platform.release(),
+              "load_average": load, "sub8": f"{version} ({commit})" if commit else version, "llama_cpp": llama_cpp, "rounds": args.rounds,
+              "prompt_tokens": PROMPT, "answer_tokens": ANSWER, "read_bandwidth_bytes_per_s": bandwidth, "results": table}
+    text = markdown(report)
+    print(re.sub(r"^.*\n\n", "", text, count=1), end="")
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump({"schema_version": 1, "cpu": cpu, "threads": args.threads, "date": time.strftime("%Y-%m-%d"),
-                       "kernel": platform.release(), "command": " ".join(sys.argv), "results": table}, file, indent=1)
+        with open(args.out + ".json", "w") as file:
+            json.dump(report, file, indent=1)
+            file.write("\n")
+        with open(args.out + ".md", "w") as file:
+            file.write(text)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 
 #include "base/cpu.h"
 #include "format/dtype.h"
+#include "kernels/linear/emulated.h"
 #include "kernels/linear/op.h"
 
 namespace sub8::testing {

@@ -8,6 +8,7 @@
 #include "base/checked_math.h"
 #include "format/dtype.h"
 #include "kernels/linear/cpu/tables.h"
+#include "kernels/linear/emulated.h"
 
 namespace sub8 {
 namespace {
@@ -93,13 +94,15 @@ bool uses_tiles(const PackedMatrix& w, ActivationType x_type, RowClass row_class
          row_class == RowClass::kPrompt;
 }
 
-const Kernels& kernels_for(CpuPath path, bool emulated) {
+constexpr WideKernels kWideKernels = {&kAvx512Kernels, &kAmxKernel};
+
+const Kernels& kernels_for(CpuPath path, const WideKernels& wide) {
   switch (path) {
     case CpuPath::kAvx2:
       return kAvx2Kernels;
     case CpuPath::kAvx512:
     case CpuPath::kAmx:
-      return emulated ? kEmulatedAvx512Kernels : kAvx512Kernels;
+      return *wide.avx512;
     default:
       return kScalarKernels;
   }
@@ -110,6 +113,12 @@ bool uses_pairs(const PackedMatrix& w, ActivationType x_type) {
   return x_type == ActivationType::kBF16 &&
          kAvx512Kernels.pairs[static_cast<int>(layout_codec(w.layout))].decode != nullptr &&
          layout_word_bytes(w.layout) == 64;
+}
+
+const CodecKernels& codec_kernels(const PackedMatrix& w, ActivationType x_type,
+                                  const Kernels& kernels) {
+  const auto codec = static_cast<int>(layout_codec(w.layout));
+  return uses_pairs(w, x_type) ? kernels.pairs[codec] : kernels.codec[codec];
 }
 
 // Depth up to which activations are zero-filled, so that no kernel meets an end inside a step.
@@ -239,7 +248,7 @@ PanelJob base_job(const LinearArgs& a) {
 }
 
 void run_tiles(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
-               const WorkspacePlan& plan, bool emulated) {
+               const WorkspacePlan& plan, const WideKernels& wide) {
   const UnitShape unit = unit_shape(a.w->layout);
   auto* x = reinterpret_cast<uint16_t*>(workspace);
   pool.for_ranges(round_up<int64_t>(a.m, 32), 32,
@@ -251,8 +260,8 @@ void run_tiles(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
   base.unit_depth = unit.depth;
   base.unit_bytes = unit.bytes;
   base.decode =
-      kernels_for(a.w->path, emulated).codec[static_cast<int>(layout_codec(a.w->layout))].decode;
-  const TileFn run = emulated ? kEmulatedAmxKernel : kAmxKernel;
+      kernels_for(a.w->path, wide).codec[static_cast<int>(layout_codec(a.w->layout))].decode;
+  const TileFn run = *wide.amx;
   pool.for_ranges(a.w->panels, 1, [&](int64_t begin, int64_t end, int part) {
     TileJob job = base;
     job.panel.panel_begin = begin;
@@ -264,11 +273,10 @@ void run_tiles(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
 }
 
 void run_vectors(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
-                 const WorkspacePlan& plan, bool emulated) {
-  const Kernels& kernels = kernels_for(a.w->path, emulated);
+                 const WorkspacePlan& plan, const WideKernels& wide) {
+  const Kernels& kernels = kernels_for(a.w->path, wide);
   const bool pairs = uses_pairs(*a.w, a.x_type);
-  const auto index = static_cast<int>(layout_codec(a.w->layout));
-  const CodecKernels& codec = pairs ? kernels.pairs[index] : kernels.codec[index];
+  const CodecKernels& codec = codec_kernels(*a.w, a.x_type, kernels);
   const UnitShape unit = unit_shape(a.w->layout);
   const auto convert = [&](int64_t begin, int64_t end, float* out) {
     if (pairs) {
@@ -302,7 +310,10 @@ void run_vectors(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
   });
 }
 
-void run(const LinearArgs& a, ThreadPool& pool, std::span<std::byte> workspace, bool emulated) {
+}  // namespace
+
+void linear_cpu::run_linear(const LinearArgs& a, ThreadPool& pool, std::span<std::byte> workspace,
+                            const WideKernels& wide) {
   SUB8_CHECK(a.w != nullptr);
   SUB8_CHECK_GE(a.m, 0);
   if (a.m == 0 || a.w->rows == 0) return;
@@ -313,13 +324,11 @@ void run(const LinearArgs& a, ThreadPool& pool, std::span<std::byte> workspace, 
   SUB8_CHECK_EQ(reinterpret_cast<uintptr_t>(workspace.data()) % 64, 0u);
   const WorkspacePlan plan = plan_workspace(*a.w, a.m);
   if (uses_tiles(*a.w, a.x_type, a.row_class)) {
-    run_tiles(a, pool, workspace.data(), plan, emulated);
+    run_tiles(a, pool, workspace.data(), plan, wide);
   } else {
-    run_vectors(a, pool, workspace.data(), plan, emulated);
+    run_vectors(a, pool, workspace.data(), plan, wide);
   }
 }
-
-}  // namespace
 
 size_t linear_workspace_bytes(const PackedMatrix& w, int64_t m_max, int threads) {
   const WorkspacePlan plan = plan_workspace(w, m_max);
@@ -330,11 +339,7 @@ bool linear_available(const PackedMatrix& w) { return cpu_path_available(w.path)
 
 void linear(const LinearArgs& args, ThreadPool& pool, std::span<std::byte> workspace) {
   SUB8_CHECK(args.w != nullptr && linear_available(*args.w));
-  run(args, pool, workspace, false);
-}
-
-void linear_emulated(const LinearArgs& args, ThreadPool& pool, std::span<std::byte> workspace) {
-  run(args, pool, workspace, true);
+  linear_cpu::run_linear(args, pool, workspace, kWideKernels);
 }
 
 std::string linear_kernel_id(const PackedMatrix& w, int64_t m, ActivationType x_type,
@@ -346,10 +351,8 @@ std::string linear_kernel_id(const PackedMatrix& w, int64_t m, ActivationType x_
   if (uses_tiles(w, x_type, row_class)) return id + "amx_32x32x32";
   const bool wide = w.path == CpuPath::kAvx512 || w.path == CpuPath::kAmx;
   id += std::string(wide ? "avx512" : cpu_path_name(w.path)) + "_";
-  if (uses_pairs(w, x_type)) {
-    return id + (m <= kFewRows ? std::to_string(m) + "x32" : "12x32");
-  }
-  if (m == 1) return id + "1x32";
+  const CodecKernels& codec = codec_kernels(w, x_type, kernels_for(w.path, kWideKernels));
+  if (m >= 1 && m <= kFewRows && codec.few[m - 1] != nullptr) return id + std::to_string(m) + "x32";
   return id + (wide ? "12x32" : "3x32");
 }
 

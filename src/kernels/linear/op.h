@@ -71,10 +71,6 @@ uint64_t linear_order_id(const PackedMatrix& w, ActivationType x_type, RowClass 
 // Whether the weight's path has a kernel for this machine: w.path is available.
 bool linear_available(const PackedMatrix& w);
 
-// For tests: the twins over plain arrays of the AVX-512 and AMX kernels (same layouts, same order)
-// run in place of the real ones.
-void linear_emulated(const LinearArgs& args, ThreadPool& pool, std::span<std::byte> workspace);
-
 // The oracle: double precision, its own decoding of the storage form (reference.cc shares no code
 // with format, pack or the kernels). Y and `magnitude` are [m][N], dense; magnitude receives
 // sum |w * x| (scales included) + |bias|, from which error bounds follow; null allowed.

@@ -50,7 +50,8 @@ struct Vec {
   static constexpr int kBytes = Bytes;
   static constexpr int kLanes = Bytes / 4;  // of F
   static constexpr int kRows = 3;           // token rows per register block of the panel kernel
-  static constexpr bool kPairs = Bytes == 64;
+  static constexpr int kFewRows = 1;
+  static constexpr int kFewPairRows = Bytes == 64 ? 2 : 0;
   using U = typename Lanes<Bytes>::U;
   using F = typename Lanes<Bytes>::F;
   using Wide = typename Lanes<Bytes>::Wide;

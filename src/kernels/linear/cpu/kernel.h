@@ -11,7 +11,7 @@ namespace sub8::linear_cpu {
 inline constexpr int kSegment = 128;
 inline constexpr int kPanel = 32;       // output channels of a panel
 inline constexpr int kRowBlock = 96;    // token rows at a time: with the panel, their sums fit L1
-inline constexpr int kFewRows = 8;      // up to this M weights may be decoded in registers
+inline constexpr int kFewRows = 8;      // at most so many rows are multiplied from registers
 inline constexpr int kPrefetch = 1536;  // bytes ahead in the packed stream
 
 struct CodeParams {    // for codecs that are not fixed to one element
