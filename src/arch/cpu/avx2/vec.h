@@ -15,8 +15,8 @@ namespace sub8::avx2 {
 struct Vec {
   static constexpr int kBytes = 32;
   static constexpr int kLanes = 8;
-  static constexpr int kRows = 3;  // 3 x 4 accumulators, 3 broadcasts and 1 weight: 16 registers
-  static constexpr int kFewRows = 3;      // M that is multiplied from registers
+  static constexpr int kRows = 3;     // 3 x 4 accumulators, 3 broadcasts and 1 weight: 16 registers
+  static constexpr int kFewRows = 2;  // M that is multiplied from registers
   static constexpr int kFewPairRows = 0;  // the same for pairs of bf16; 0: none
   using U = __m256i;
   using F = __m256;

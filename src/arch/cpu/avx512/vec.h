@@ -15,7 +15,7 @@ namespace sub8::avx512 {
 struct Vec {
   static constexpr int kBytes = 64;
   static constexpr int kLanes = 16;
-  static constexpr int kRows = 12;  // 12 x 2 accumulators of 32 registers
+  static constexpr int kRows = 12;        // 12 x 2 accumulators of 32 registers
   static constexpr int kFewRows = 1;      // M that is multiplied from registers
   static constexpr int kFewPairRows = 8;  // the same for pairs of bf16; 0: none
   using U = __m512i;
