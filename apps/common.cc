@@ -10,6 +10,7 @@
 
 #include "quantize/fake_int.h"
 #include "quantize/load_source.h"
+#include "text/utf8.h"
 
 namespace sub8::apps {
 namespace {
@@ -89,9 +90,35 @@ void ProgressBar::clear() {
   drawn_ = false;
 }
 
+std::string printable(std::string_view text) {
+  std::string out;
+  const auto escape = [&](std::string_view bytes) {
+    for (const char byte : bytes) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  };
+  while (!text.empty()) {
+    const size_t valid = std::min(find_invalid_utf8(text), text.size());
+    for (size_t at = 0; at < valid;) {
+      const size_t begin = at;
+      const char32_t c = next_scalar(text, &at);
+      const bool control = (c < 0x20 && c != '\n') || (c >= 0x7f && c < 0xa0);
+      if (control) {
+        escape(text.substr(begin, at - begin));
+      } else {
+        out += text.substr(begin, at - begin);
+      }
+    }
+    text.remove_prefix(valid);
+    if (text.empty()) break;
+    escape(text.substr(0, 1));
+    text.remove_prefix(1);
+  }
+  return out;
+}
+
 void print_warning(std::string_view text) {
   const bool color = stderr_has_color();
-  fmt::print(stderr, "{}warning:{} {}\n", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "", text);
+  fmt::print(stderr, "{}warning:{} {}\n", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "",
+             printable(text));
 }
 
 void ModelArgs::add_to(CLI::App& app) {

@@ -88,4 +88,8 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
 
 void print_warning(std::string_view text);
 
+// Text that may come from a file or the command line, safe for a terminal: control characters other
+// than line feed, and bytes that are not UTF-8, become \xNN.
+std::string printable(std::string_view text);
+
 }  // namespace sub8::apps

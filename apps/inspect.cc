@@ -114,11 +114,16 @@ json::object describe(const checkpoint::WeightSource& source, const Totals& tota
                        {"shape", {info.rows, info.cols}},
                        {"type", info.stored_type},
                        {"bytes", info.stored_bytes},
-                       {"file", info.file.filename().string()}});
+                       {"file", printable(info.file.filename().string())}});
   }
   out["tensors"] = std::move(tensors);
-  out["ignored"] = json::value_from(source.ignored());
-  out["warnings"] = json::value_from(source.warnings());
+  const auto texts = [](const std::vector<std::string>& in) {
+    json::array list;
+    for (const std::string& text : in) list.emplace_back(printable(text));
+    return list;
+  };
+  out["ignored"] = texts(source.ignored());
+  out["warnings"] = texts(source.warnings());
   return out;
 }
 
@@ -188,7 +193,7 @@ Status inspect(const InspectArgs& args) {
   print_summary(*source);
   print_tensors(*source, args.all);
   print_totals(totals);
-  for (const std::string& text : source->ignored()) fmt::print("not used: {}\n", text);
+  for (const std::string& text : source->ignored()) fmt::print("not used: {}\n", printable(text));
   for (const std::string& text : source->warnings()) print_warning(text);
   return {};
 }

@@ -12,13 +12,14 @@
 #include <CLI/CLI.hpp>
 
 #include "base/interrupt.h"
+#include "common.h"
 #include "verbs.h"
 #include "version.h"
 
 namespace {
 
 int report(const sub8::Error& error) {
-  std::fprintf(stderr, "sub8: %s\n", error.message.c_str());
+  std::fprintf(stderr, "sub8: %s\n", sub8::apps::printable(error.message).c_str());
   return sub8::exit_status(error.code);
 }
 
@@ -48,7 +49,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sub8: %s\nTry 'sub8 --help' or 'sub8 VERB --help'.\n", error.what());
+    std::fprintf(stderr, "sub8: %s\nTry 'sub8 --help' or 'sub8 VERB --help'.\n",
+                 sub8::apps::printable(error.what()).c_str());
     return sub8::exit_status(sub8::ErrorCode::kInvalidArgument);
   }
   sub8::install_signal_handlers();

@@ -1,4 +1,4 @@
-"""Checks that the paths and ./dev commands named in the documentation exist.
+"""Checks that the paths, ./dev commands and tests named in the documentation exist.
 
 usage: check_docs.py [ROOT]
 """
@@ -10,6 +10,8 @@ import sys
 # `path/with.ext` or `folder/` in backquotes, and Markdown links to files.
 QUOTED = re.compile(r"`((?:src|apps|docs|tests|tools|bench|cmake|include|python)/[A-Za-z0-9_./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+TEST = re.compile(r"`([A-Z][A-Za-z0-9]*)\.([A-Z][A-Za-z0-9]*)`")  # Suite.Name
+DEFINED = re.compile(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", re.MULTILINE)
 COMMAND = re.compile(r"\./dev ([a-z0-9]+)")
 
 
@@ -18,6 +20,8 @@ def main() -> int:
     files = subprocess.run(["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
                            capture_output=True, text=True, check=True).stdout.split()
     commands = set(re.findall(r"^  ([a-z0-9]+)\)", (root / "dev").read_text(), re.MULTILINE))
+    tests = {test for path in (root / "tests").rglob("*.cc") for test in DEFINED.findall(path.read_text(encoding="utf-8"))}
+    suites = {suite for suite, _ in tests}
     faults = []
     checked = 0
     for name in files:
@@ -27,6 +31,10 @@ def main() -> int:
             checked += 1
             if not any(root.glob(target.rstrip("/"))):
                 faults.append(f"{name}: no such path: {target}")
+        for suite, test in TEST.findall(text):
+            checked += 1
+            if (suite, test) not in tests and (suite in suites or name == "docs/field-faults.md"):
+                faults.append(f"{name}: no such test: {suite}.{test}")
         for target in LINK.findall(text):
             checked += 1
             if not (path.parent / target).exists():

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "text/utf8.h"
+
 namespace sub8::engine {
 namespace {
 
@@ -41,6 +43,7 @@ Status validate(const SamplingParams& p, int64_t vocab_size) {
   }
   for (const std::string& stop : p.stop) {
     if (stop.empty()) return invalid_argument("a stop string must not be empty");
+    SUB8_RETURN_IF_ERROR(check_utf8(stop, "a stop string"));
   }
   for (const int32_t id : p.stop_token_ids) {
     if (id < 0 || id >= vocab_size) {

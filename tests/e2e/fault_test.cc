@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
@@ -214,6 +215,51 @@ TEST_F(Faults, HostileFilesThroughInspectAndRun) {
     check("llama-chat", entry.path());
   }
   EXPECT_GE(files, 10);
+}
+
+// Bytes that are no text, in every option that takes text: refused, and not echoed to the terminal.
+TEST_F(Faults, InvalidUtf8InOptions) {
+  const std::string bad = "\"$(printf 'a\\377\\376b')\"";
+  const std::string base = "run '" + model("llama-chat") + "' --max-tokens 2 ";
+  for (const std::string& arguments :
+       {base + "--prompt " + bad, base + "--raw --prompt " + bad,
+        base + "--prompt a --system " + bad, base + "--prompt a --stop " + bad,
+        base + "--prompt a --weights " + bad, base + "--prompt a --activations " + bad,
+        base + "--prompt a --" + bad,
+        "quantize '" + model("llama") + "' q --weights e3m2 --skip " + bad,
+        "quantize '" + model("llama") + "' q --weights e3m2 --override 're:('" + bad + "=e3m2"}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_SAYS(outcome.err, "sub8: ");
+    EXPECT_EQ(outcome.err.find('\xff'), std::string::npos) << arguments;
+  }
+  const Outcome missing = run("inspect " + bad);
+  EXPECT_EQ(missing.status, 3);
+  EXPECT_SAYS(missing.err, "\\xff\\xfe");
+}
+
+// A name inside a file does not drive the terminal.
+TEST_F(Faults, NamesFromFilesAreEscaped) {
+  const fs::path path = copy("llama");
+  std::string file = read_all(path / "model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  json::object header = json::parse(file.substr(8, length)).as_object();
+  header["x.\x1b[2J\x7f\xc2\x9b"] = {
+      {"dtype", "U8"},
+      {"shape", {0}},
+      {"data_offsets", {file.size() - 8 - length, file.size() - 8 - length}}};
+  const std::string text = json::serialize(header);
+  const auto longer = static_cast<uint64_t>(text.size());
+  std::ofstream(path / "model.safetensors", std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&longer), 8) << text << file.substr(8 + length);
+  for (const char* verb : {"inspect llama", "inspect llama --json"}) {
+    const Outcome outcome = run(verb);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);
+    EXPECT_EQ(outcome.out.find("\xc2\x9b"), std::string::npos);
+    EXPECT_SAYS(outcome.out, "x1b[2J");
+  }
 }
 
 // ---- Memory ------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Cli : public testing::Test {
   // A shell command with standard input, output and error in files of the scratch directory.
   Outcome shell(const std::string& command, const std::string& input = "") {
     std::ofstream(dir_ / "cli.in", std::ios::binary) << input;
+    std::filesystem::remove(dir_ / "cli.out");
+    std::filesystem::remove(dir_ / "cli.err");
     const int raw = std::system(
         fmt::format("cd '{0}' && {{ {1} ; }} <'{0}/cli.in' >'{0}/cli.out' 2>'{0}/cli.err'",
                     dir_.string(), command)

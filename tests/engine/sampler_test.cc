@@ -242,6 +242,7 @@ TEST(SamplingParams, RangesAreChecked) {
   EXPECT_TRUE(bad({.logit_bias = {{100, 1.0f}}}));
   EXPECT_TRUE(bad({.max_tokens = -1}));
   EXPECT_TRUE(bad({.stop = {""}}));
+  EXPECT_TRUE(bad({.stop = {"a\xff"}}));
   EXPECT_TRUE(bad({.stop_token_ids = {-1}}));
   EXPECT_TRUE(bad({.top_logprobs = 21}));
 }
