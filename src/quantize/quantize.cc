@@ -167,7 +167,8 @@ class Run {
 
   // A GGUF block type as bf16 or f32, a few rows at a time.
   Status write_decoded(SafetensorsWriter& writer, const PlannedWeight& w, const std::string& name) {
-    const int64_t chunk = rows_per_chunk(w.format, w.rows, w.cols);
+    // The f32 values are in memory beside the output, so a quarter of the usual rows.
+    const int64_t chunk = std::max<int64_t>(rows_per_chunk(w.format, w.rows, w.cols) / 4, 1);
     std::vector<float> values;
     std::vector<uint8_t> bytes;
     for (int64_t row = 0; row < w.rows; row += chunk) {
