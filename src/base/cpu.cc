@@ -69,8 +69,8 @@ CpuFeatures detect() {
 }  // namespace
 
 const CpuFeatures& cpu_features() {
-  static const CpuFeatures kFeatures = detect();
-  return kFeatures;
+  static const CpuFeatures features = detect();
+  return features;
 }
 
 std::string_view cpu_path_name(CpuPath path) {

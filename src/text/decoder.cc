@@ -117,16 +117,16 @@ Status Decoder::append(const JsonRef& json, bool* fused) {
 }
 
 void Decoder::push(std::string_view token, State* state, std::string* out) const {
-  if (state->held.size() != steps_.size()) state->held.resize(steps_.size());
-  if (join_with_spaces_ && state->any) *out += ' ';
-  state->any = true;
+  if (state->held_.size() != steps_.size()) state->held_.resize(steps_.size());
+  if (join_with_spaces_ && state->any_) *out += ' ';
+  state->any_ = true;
   emit(0, token, state, out);
 }
 
 void Decoder::finish(State* state, std::string* out) const {
-  if (state->held.size() != steps_.size()) state->held.resize(steps_.size());
+  if (state->held_.size() != steps_.size()) state->held_.resize(steps_.size());
   for (size_t i = 0; i < steps_.size(); ++i) {
-    State::Held& held = state->held[i];
+    State::Held& held = state->held_[i];
     const Step& step = steps_[i];
     if (held.text.empty()) continue;
     if (step.kind == Kind::kByteFallback) {
@@ -158,7 +158,7 @@ void Decoder::emit(size_t index, std::string_view text, State* state, std::strin
       if (step.fused) return strip_fused(index, text, state, out);
       return emit(index + 1, strip_token(text, step.content, step.start, step.stop), state, out);
     case Kind::kMetaspace: {
-      const bool first = state->held[index].count++ == 0;
+      const bool first = state->held_[index].count++ == 0;
       return emit(index + 1,
                   replace_literal(text, step.content, first && step.prepended ? "" : " "), state,
                   out);
@@ -168,7 +168,7 @@ void Decoder::emit(size_t index, std::string_view text, State* state, std::strin
 
 void Decoder::byte_level(size_t index, std::string_view token, State* state,
                          std::string* out) const {
-  std::string& held = state->held[index].text;
+  std::string& held = state->held_[index].text;
   std::string bytes;
   held += decode_byte_level(token, &bytes) ? std::string_view(bytes) : token;
   const size_t tail = incomplete_utf8_tail(held);
@@ -182,7 +182,7 @@ void Decoder::byte_fallback(size_t index, std::string_view token, State* state,
                             std::string* out) const {
   const int byte = fallback_byte(token);
   if (byte >= 0) {
-    state->held[index].text.push_back(static_cast<char>(byte));
+    state->held_[index].text.push_back(static_cast<char>(byte));
     flush_bytes(index, false, state, out);
     return;
   }
@@ -193,7 +193,7 @@ void Decoder::byte_fallback(size_t index, std::string_view token, State* state,
 // Hands on what is decided of a run of fallback bytes: whole characters, and one U+FFFD for each
 // byte that belongs to none.
 void Decoder::flush_bytes(size_t index, bool all, State* state, std::string* out) const {
-  std::string& held = state->held[index].text;
+  std::string& held = state->held_[index].text;
   const size_t tail = all ? 0 : incomplete_utf8_tail(held);
   std::string_view bytes = std::string_view(held).substr(0, held.size() - tail);
   std::string text;
@@ -212,7 +212,7 @@ void Decoder::replace_fused(size_t index, std::string_view text, State* state,
                             std::string* out) const {
   const Step& step = steps_[index];
   const std::string& from = step.pattern.literal;
-  std::string& held = state->held[index].text;
+  std::string& held = state->held_[index].text;
   held += text;
   std::string ready;
   size_t done = 0;
@@ -236,7 +236,7 @@ void Decoder::replace_fused(size_t index, std::string_view text, State* state,
 void Decoder::strip_fused(size_t index, std::string_view text, State* state,
                           std::string* out) const {
   const Step& step = steps_[index];
-  State::Held& held = state->held[index];
+  State::Held& held = state->held_[index];
   while (held.open && !text.empty()) {
     if (held.count < step.start && text.starts_with(step.content)) {
       text.remove_prefix(step.content.size());

@@ -27,8 +27,8 @@ class Decoder {
       size_t count = 0;  // tokens seen, or leading characters dropped
       bool open = true;  // Strip: still at the front
     };
-    std::vector<Held> held;
-    bool any = false;
+    std::vector<Held> held_;
+    bool any_ = false;
   };
   // Appends to *out all text that is certain after this token.
   void push(std::string_view token, State* state, std::string* out) const;
