@@ -13,10 +13,12 @@ namespace json = boost::json;
 
 // The event handler that boost::json::basic_parser calls: keeps the keys of every open object.
 struct DuplicateFinder {
+  // NOLINTBEGIN(readability-identifier-naming): Boost.JSON's names
   static constexpr std::size_t max_object_size = static_cast<std::size_t>(-1);
   static constexpr std::size_t max_array_size = static_cast<std::size_t>(-1);
   static constexpr std::size_t max_key_size = static_cast<std::size_t>(-1);
   static constexpr std::size_t max_string_size = static_cast<std::size_t>(-1);
+  // NOLINTEND(readability-identifier-naming)
 
   std::vector<std::set<std::string, std::less<>>> open;
   std::string key;

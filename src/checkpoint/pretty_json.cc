@@ -19,7 +19,7 @@ void append_double(double value, std::string& out) {
 void append(const json::value& value, int depth, std::string& out) {
   const auto newline = [&](int levels) {
     out += '\n';
-    out.append(static_cast<size_t>(2 * levels), ' ');
+    out.append(2 * static_cast<size_t>(levels), ' ');
   };
   if (const json::object* object = value.if_object()) {
     if (object->empty()) {

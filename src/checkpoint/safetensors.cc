@@ -129,8 +129,9 @@ std::string shape_text(std::span<const int64_t> shape) {
   return out + "]";
 }
 
-Result<SafetensorsFile> SafetensorsFile::parse(std::span<const uint8_t> bytes, std::string source,
-                                               std::shared_ptr<const void> owner) {
+Result<SafetensorsFile> SafetensorsFile::parse(std::span<const uint8_t> bytes,
+                                               const std::string& source,
+                                               const std::shared_ptr<const void>& owner) {
   if (bytes.size() < 8) {
     return corrupt_data(source + ": a safetensors file has at least 8 bytes, this has " +
                         std::to_string(bytes.size()));
@@ -229,7 +230,7 @@ Result<ShardIndex> read_index(const fs::path& path) {
 
 }  // namespace
 
-Status SafetensorsModel::add(SafetensorsFile file, const fs::path& path) {
+Status SafetensorsModel::add(const SafetensorsFile& file, const fs::path& path) {
   if (files_.empty()) metadata_ = file.metadata();
   files_.push_back(path);
   for (const Tensor& tensor : file.tensors()) {

@@ -53,8 +53,8 @@ class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
   // `source` names the bytes in errors; `owner` keeps them alive.
-  static Result<SafetensorsFile> parse(std::span<const uint8_t> bytes, std::string source,
-                                       std::shared_ptr<const void> owner);
+  static Result<SafetensorsFile> parse(std::span<const uint8_t> bytes, const std::string& source,
+                                       const std::shared_ptr<const void>& owner);
 
   // In the order of the data.
   const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -78,7 +78,7 @@ class SafetensorsModel {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
-  Status add(SafetensorsFile file, const std::filesystem::path& path);
+  Status add(const SafetensorsFile& file, const std::filesystem::path& path);
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string, size_t> by_name_;
   std::vector<std::filesystem::path> files_;

@@ -47,7 +47,7 @@ Status check_spec(const TensorSpec& spec) {
   return {};
 }
 
-std::string header_text(boost::json::object header) {
+std::string header_text(const boost::json::object& header) {
   std::string text = boost::json::serialize(header);
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
