@@ -301,9 +301,11 @@ void Connection::watch_peer() {
                             self->read_pending_ = false;
                             if (self->closed_) return;
                             self->parser_->buffer.commit(bytes);
-                            if (self->lingering_) return self->drain_input(kMaxLingerBytes);
+                            // An end that was seen once is not reported again: a further read
+                            // would never return.
                             if (error && error != asio::error::operation_aborted)
                               return self->abort_connection();
+                            if (self->lingering_) return self->drain_input(kMaxLingerBytes);
                             if (self->exchange_ == nullptr) return self->read_request();
                             if (!error) self->watch_peer();
                           });

@@ -28,6 +28,22 @@ TEST_F(ConnectionTest, KeepAliveAndPipelining) {
   EXPECT_TRUE(client.at_end());
 }
 
+TEST_F(ConnectionTest, ClosedConnectionsGoAtOnce) {
+  start("abc");
+  const auto begin = std::chrono::steady_clock::now();
+  for (const char* path : {"/health", "/nothing"}) {
+    HttpClient client(server_->port());
+    client.get(path, "Connection: close\r\n");
+    EXPECT_TRUE(client.at_end());
+    client.close();
+    const auto deadline = std::chrono::steady_clock::now() + 10s;
+    while (server_->open_connections() > 0 && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(1ms);
+  }
+  // Not after the time that a client gets to close its side.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1900ms);
+}
+
 TEST_F(ConnectionTest, RequestIdsAreEchoedAndNeverInjected) {
   start("abc");
   HttpClient client(server_->port());
