@@ -8,11 +8,17 @@ namespace {
 
 namespace json = boost::json;
 
+// The model's name, where one is given, must be one of this server's.
+Status check_model(const Api& api, BodyReader& body) {
+  SUB8_ASSIGN_OR_RETURN(const auto name, body.string("model"));
+  if (!name || name->empty() || api.model.has_name(*name)) return {};
+  body.blame("model");
+  return not_found("the model '" + *name + "' does not exist here");
+}
+
 // {prompt} or {messages}: {count, max_model_len, tokens, token_strs}.
 Result<json::object> tokenize(const Api& api, BodyReader& body) {
-  SUB8_ASSIGN_OR_RETURN(const auto model, body.string("model"));
-  if (model && !model->empty() && !api.model.has_name(*model))
-    return not_found("the model '" + *model + "' does not exist here");
+  SUB8_RETURN_IF_ERROR(check_model(api, body));
   SUB8_ASSIGN_OR_RETURN(const auto prompt, body.string("prompt"));
   SUB8_ASSIGN_OR_RETURN(const auto strings, body.boolean("return_token_strs"));
   std::vector<int32_t> ids;
@@ -43,7 +49,7 @@ Result<json::object> tokenize(const Api& api, BodyReader& body) {
 }
 
 Result<json::object> detokenize(const Api& api, BodyReader& body) {
-  body.raw("model");
+  SUB8_RETURN_IF_ERROR(check_model(api, body));
   constexpr size_t kMaxTokens = size_t{1} << 24;
   if (body.raw("tokens") == nullptr) return body.fail("tokens", "is missing");
   SUB8_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,

@@ -149,6 +149,8 @@ TEST_F(AccessTest, TokenizeAndDetokenize) {
   EXPECT_EQ(post("/detokenize", {{"tokens", {1, 100000}}}).status, 400);
   EXPECT_EQ(post("/detokenize", {{"tokens", "abc"}}).status, 400);
   EXPECT_EQ(post("/tokenize", json::object()).status, 400);
+  EXPECT_EQ(post("/detokenize", {{"model", 5}, {"tokens", json::array()}}).status, 400);
+  EXPECT_EQ(post("/detokenize", {{"model", "other"}, {"tokens", json::array()}}).status, 404);
 }
 
 TEST_F(AccessTest, TheDescriptionListsTheRoutes) {
