@@ -283,6 +283,83 @@ TEST(EngineDraws, DependOnSeedChoiceAndTokenIndex) {
   }
 }
 
+TEST(EngineOrder, PriorityCountsInSecondsOfArrival) {
+  FakeClock clock;
+  Engine engine(std::make_unique<FakeRunner>(FakeOptions{}), fake_tokenizer(), {},
+                engine_options(clock, 8, 1));
+  const auto submit = [&](int priority, int32_t token) {
+    Request request;
+    request.prompt.assign(3, token);
+    request.priority = priority;
+    request.sampling.max_tokens = 2;
+    return engine.submit(std::move(request)).value();
+  };
+  std::vector<TokenEvent> events;
+  const RequestId first = submit(0, 1);
+  ASSERT_TRUE(engine.step(events).ok());  // it runs, whatever comes
+  const RequestId later = submit(5, 2);
+  clock.advance(std::chrono::seconds(1));
+  const RequestId sooner = submit(0, 3);
+  const RequestId urgent = submit(-2, 4);
+  clock.advance(std::chrono::seconds(5));
+  const RequestId last = submit(0, 5);  // has waited less than the patient one
+  std::vector<RequestId> order;
+  while (!engine.idle()) {
+    ASSERT_TRUE(engine.step(events).ok());
+  }
+  for (const TokenEvent& event : events) {
+    if (event.summary) order.push_back(event.id);
+  }
+  EXPECT_EQ(order, (std::vector<RequestId>{first, urgent, sooner, later, last}));
+}
+
+TEST(EngineStats, CountersAndTimesAreThoseOfTheClock) {
+  FakeClock clock;
+  Engine engine(std::make_unique<FakeRunner>(FakeOptions{}), fake_tokenizer(), {},
+                engine_options(clock, 64, 4));
+  Request request;
+  request.prompt.assign(40, 3);
+  request.sampling.max_tokens = 4;
+  std::vector<TokenEvent> events;
+  for (int round = 0; round < 2; ++round) {
+    events.clear();
+    ASSERT_TRUE(engine.submit(request).ok());
+    clock.advance(std::chrono::seconds(2));
+    ASSERT_TRUE(engine.step(events).ok());
+    for (int i = 0; i < 3; ++i) {
+      clock.advance(std::chrono::milliseconds(500));
+      ASSERT_TRUE(engine.step(events).ok());
+    }
+    ASSERT_EQ(events.size(), 4u);
+    ASSERT_TRUE(events.back().summary.has_value());
+    const RequestSummary& s = *events.back().summary;
+    EXPECT_EQ(s.first_token - s.arrival, std::chrono::seconds(2));
+    EXPECT_EQ(s.finished - s.first_token, std::chrono::milliseconds(1500));
+    EXPECT_EQ(s.cached_tokens, round == 0 ? 0 : 32);
+    EXPECT_EQ(s.prompt_tokens, 40);
+    EXPECT_EQ(s.completion_tokens, 4);
+  }
+  const Stats& stats = engine.stats();
+  EXPECT_DOUBLE_EQ(stats.time_to_first_token.sum, 4);
+  EXPECT_DOUBLE_EQ(stats.queue_time.sum, 4);
+  EXPECT_DOUBLE_EQ(stats.inter_token_latency.sum, 3);
+  EXPECT_DOUBLE_EQ(stats.time_per_output_token.sum, 1);
+  EXPECT_DOUBLE_EQ(stats.e2e_latency.sum, 7);
+  EXPECT_DOUBLE_EQ(stats.decode_time.sum, 3);
+  EXPECT_EQ(stats.prompt_tokens, 80);
+  EXPECT_EQ(stats.cached_prompt_tokens, 32);
+  EXPECT_EQ(stats.generation_tokens, 8);
+  EXPECT_EQ(stats.prefix_cache_queries, 80);
+  EXPECT_EQ(stats.prefix_cache_hits, 32);
+  EXPECT_EQ(stats.computed_rows, 40 + 8 + 6);
+  EXPECT_EQ(stats.steps, 8);
+  EXPECT_EQ(stats.finished[static_cast<size_t>(FinishReason::kLength)], 2);
+  EXPECT_EQ(stats.request_prompt_tokens.sum, 80);
+  // Observations lie in the right bucket: 2 s in (1, 2.5].
+  const Histogram& h = stats.time_to_first_token;
+  for (size_t i = 0; i < h.bounds.size(); ++i) EXPECT_EQ(h.counts[i], h.bounds[i] == 2.5 ? 2 : 0);
+}
+
 TEST(EngineTrace, PlentyOfPages) {
   Stats stats(1);
   for (uint32_t seed = 0; seed < 6; ++seed) stats = run_trace({.pages = 200}, seed);
