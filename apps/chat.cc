@@ -1,11 +1,13 @@
 #include "chat.h"
 
 #include <chrono>
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
 
 #include <fmt/format.h>
 #include <histedit.h>
+#include <langinfo.h>
 #include <unistd.h>
 
 #include "base/interrupt.h"
@@ -36,6 +38,12 @@ class LineReader {
  public:
   LineReader() {
     if (isatty(STDIN_FILENO) == 0) return;
+    // The editor drops every byte that the locale's characters do not have: UTF-8, whatever the
+    // environment says.
+    if (std::setlocale(LC_CTYPE, "") == nullptr ||
+        std::string_view(nl_langinfo(CODESET)) != "UTF-8") {
+      std::setlocale(LC_CTYPE, "C.UTF-8");
+    }
     editor_ = el_init("sub8", stdin, stdout, stderr);
     history_ = history_init();
     if (editor_ == nullptr || history_ == nullptr) return;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -138,7 +139,9 @@ void ModelArgs::add_to(CLI::App& app) {
          "How rows are executed: auto, weight-only, plain, residue, fp8, fp8-residue, paper")
       ->capture_default_str();
   app.add_option("--prefill-ratio", prefill_ratio,
-                 "With --mode residue or paper: share of channels compensated in prompt rows")
+                 "With --mode residue or paper: share of channels compensated in prompt rows: 0 "
+                 "[default], 1, "
+                 "or 0.125, 0.25, 0.5 with calibrated masks")
       ->check(CLI::Range(0.0f, 1.0f));
   app.add_option("--kv-cache-dtype", kv_cache_dtype,
                  "KV cache elements: bf16 or f32 [bf16; f32 with --activations f32]");
@@ -169,6 +172,54 @@ Result<engine::RunOptions> ModelArgs::run_options() const {
   if (prefill_ratio >= 0) out.mode.prefill_ratio = prefill_ratio;
   out.max_model_len = max_model_len;
   return out;
+}
+
+Status check_output_file(std::string_view option, const std::string& path) {
+  if (path.empty() || path == "-") return {};
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const std::string where = folder.empty() ? "." : folder.string();
+  std::error_code failed;
+  if (!std::filesystem::is_directory(where, failed)) {
+    return not_found(
+        fmt::format("{}: '{}' cannot be written: there is no directory '{}'", option, path, where));
+  }
+  if (std::filesystem::is_directory(path, failed))
+    return invalid_argument(fmt::format("{}: '{}' is a directory", option, path));
+  if (::access(where.c_str(), W_OK) != 0) {
+    return invalid_argument(
+        fmt::format("{}: '{}' cannot be written: the directory '{}' is not "
+                    "writable",
+                    option, path, where));
+  }
+  return {};
+}
+
+Status check_model_args(const ModelArgs& args) {
+  SUB8_ASSIGN_OR_RETURN(const engine::RunOptions run, args.run_options());
+  SUB8_RETURN_IF_ERROR(model::check_mode_options(run.mode));
+  if (args.weights.empty()) {
+    if (!args.lm_head.empty())
+      return invalid_argument("--lm-head quantises while loading, so it needs --weights too");
+    if (args.four_over_six)
+      return invalid_argument(
+          "--four-over-six quantises while loading, so it needs --weights nvfp4");
+    return {};
+  }
+  if (args.weights.starts_with("int")) {
+    Result<quantize::FakeInt> rule = quantize::parse_fake_int(args.weights);
+    return rule.ok() ? Status() : rule.error();
+  }
+  Result<format::WeightFormat> weights = format::parse_weight_format(args.weights);
+  if (!weights.ok()) return weights.error();
+  const model::ExecutionMode mode = run.mode.mode;
+  const bool weight_only =
+      mode == model::ExecutionMode::kAuto || mode == model::ExecutionMode::kWeightOnly;
+  if (!weight_only &&
+      model::row_execution(run.mode, *weights, RowClass::kGenerated, 1).weight_only) {
+    return unsupported(
+        fmt::format("the mode '{}' needs nvfp4 or mxfp4 weights, got {}", args.mode, args.weights));
+  }
+  return {};
 }
 
 Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args,

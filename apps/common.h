@@ -86,6 +86,14 @@ using Prepare = std::function<Status(engine::Bundle&, engine::RunOptions&)>;
 Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options,
                                const Prepare& prepare = {});
 
+// Whether a report can be written at `path` at the end: its directory exists and may be written.
+// Empty and "-" are fine.
+Status check_output_file(std::string_view option, const std::string& path);
+
+// Whether the formats and the mode of `args` exist and go together, as far as that shows without
+// opening the model.
+Status check_model_args(const ModelArgs& args);
+
 void print_warning(std::string_view text);
 
 // Text that may come from a file or the command line, safe for a terminal: control characters other

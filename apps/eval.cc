@@ -140,7 +140,12 @@ Result<std::vector<ModelArgs>> variants(const EvalArgs& args) {
   std::string_view rest = args.sweep;
   while (true) {
     const std::string_view item = rest.substr(0, rest.find(','));
-    SUB8_ASSIGN_OR_RETURN(ModelArgs variant, parse_variant(item, args.model));
+    std::string_view trimmed = item;
+    while (trimmed.starts_with(' ')) trimmed.remove_prefix(1);
+    while (trimmed.ends_with(' ')) trimmed.remove_suffix(1);
+    SUB8_ASSIGN_OR_RETURN(ModelArgs variant, parse_variant(trimmed, args.model));
+    if (Status fits = check_model_args(variant); !fits.ok())
+      return fits.error().within(fmt::format("--sweep: '{}'", trimmed));
     out.push_back(std::move(variant));
     if (item.size() == rest.size()) return out;
     rest.remove_prefix(item.size() + 1);
@@ -213,10 +218,10 @@ void print_table(const EvalArgs& args, const Row& row) {
 void print_sweep(const EvalArgs& args, const std::vector<Row>& rows) {
   fmt::print("{} windows of {} tokens ({} scored), against {}\n", rows[0].score.windows.size(),
              args.window, rows[0].score.scored(), args.reference);
-  fmt::print("{:<20} {:>10} {:>22} {:>9} {:>12}\n", "weights", "perplexity", "KL divergence",
+  fmt::print("{:<26} {:>10} {:>22} {:>9} {:>12}\n", "weights", "perplexity", "KL divergence",
              "top-1", "weight NMSE");
   for (const Row& row : rows) {
-    fmt::print("{:<20} {:>10.4f} {:>10.6f} +- {:<8.6f} {:>8.3f}% {:>12.3e}\n", row.label(),
+    fmt::print("{:<26} {:>10.4f} {:>10.6f} +- {:<8.6f} {:>8.3f}% {:>12.3e}\n", row.label(),
                row.score.perplexity(), row.score.kl_divergence(), row.score.kl_standard_error(),
                100 * row.score.top1_agreement(), mean_nmse(row.errors));
   }
@@ -293,6 +298,11 @@ Result<Subject> load_reference(const EvalArgs& args, ThreadPool& pool) {
 Status eval(EvalArgs args) {
   if (!args.sweep.empty() && args.reference.empty()) args.reference = args.model.model;
   SUB8_ASSIGN_OR_RETURN(const std::vector<ModelArgs> models, variants(args));
+  if (args.sweep.empty()) {
+    SUB8_RETURN_IF_ERROR(check_model_args(args.model));
+  }
+  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
+  SUB8_RETURN_IF_ERROR(check_output_file("--plot", args.plot_path));
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(const int threads, args.model.thread_count());
   ThreadPool pool(threads);
@@ -310,6 +320,14 @@ Status eval(EvalArgs args) {
                                        args.sweep.empty() ? "loading" : "loading " + row.label()));
     row.quantization = subject.bundle.source->quantization();
     if (reference) {
+      const int64_t vocab = subject.model->config().vocab_size;
+      const int64_t other = reference->model->config().vocab_size;
+      if (vocab != other) {
+        return invalid_argument(fmt::format(
+            "the model has a vocabulary of {} tokens, the reference '{}' one of {}: they "
+            "cannot be compared",
+            vocab, args.reference, other));
+      }
       SUB8_ASSIGN_OR_RETURN(row.errors, study::weight_errors(*subject.bundle.source,
                                                              *reference->bundle.source, pool));
     }

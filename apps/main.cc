@@ -28,6 +28,46 @@ sub8::Error output_error() {
                                   std::strerror(errno));
 }
 
+// What is wrong with the command line, and where help is.
+std::string usage_error(const CLI::App& app, int argc, char** argv, const CLI::ParseError& error) {
+  std::string command = "sub8";
+  const CLI::App* at = &app;
+  int next = 1;
+  for (bool found = true; found && next < argc;) {
+    found = false;
+    for (const CLI::App* verb : at->get_subcommands({})) {
+      if (verb->get_name() != argv[next]) continue;
+      at = verb;
+      command += std::string(" ") + argv[next++];
+      found = true;
+      break;
+    }
+  }
+  std::string message = error.what();
+  const bool has_verbs = !at->get_subcommands({}).empty();
+  if (has_verbs && next < argc && argv[next][0] != '-') {
+    message = std::string("there is no '") + command + " " + argv[next] + "'; there is";
+    for (const CLI::App* verb : at->get_subcommands({})) message += " " + verb->get_name();
+  } else {
+    // The parser lists what it did not expect from the last to the first.
+    for (int i = next; i < argc; ++i) {
+      const std::string word = argv[i];
+      if (!word.starts_with("--")) continue;
+      const std::string name = word.substr(0, word.find('='));
+      if (name == "--" || name == "--help") break;
+      if (at->get_option_no_throw(name) != nullptr) continue;
+      message = "there is no option '" + name + "'";
+      for (const CLI::Option* option : at->get_options()) {
+        const std::string known = option->get_name();
+        if (known.size() > 4 && (known.starts_with(name.substr(0, 6)) || name.starts_with(known)))
+          message += "; did you mean '" + known + "'?";
+      }
+      break;
+    }
+  }
+  return sub8::apps::printable(message) + "\n'" + command + " --help' lists what there is.";
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Runs, quantises and measures language models with weights in floats below 8 bits."};
   app.set_version_flag("--version", std::string("sub8 ") + SUB8_VERSION);
@@ -49,8 +89,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sub8: %s\nTry 'sub8 --help' or 'sub8 VERB --help'.\n",
-                 sub8::apps::printable(error.what()).c_str());
+    std::fprintf(stderr, "sub8: %s\n", usage_error(app, argc, argv, error).c_str());
     return sub8::exit_status(sub8::ErrorCode::kInvalidArgument);
   }
   sub8::install_signal_handlers();

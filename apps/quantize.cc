@@ -132,6 +132,7 @@ json::object to_json(const quantize::QuantizeReport& report) {
 
 Status run_quantize(const QuantizeArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const quantize::Recipe recipe, make_recipe(args));
+  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
   SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.input));
   for (const std::string& warning : source->warnings()) print_warning(warning);
   quantize::OutputOptions options;
@@ -171,15 +172,22 @@ Verb add_quantize(CLI::App& app) {
   auto args = std::make_shared<QuantizeArgs>();
   app.add_option("IN", args->input, "A Hugging Face directory or a .gguf file")->required();
   app.add_option("OUT", args->output, "The directory to write")->required();
-  app.add_option("--weights", args->weights,
-                 "Format of the Linear weights: e3m2, e2m1:g32, nvfp4, mxfp4, mxfp6_e3m2, ...")
+  app.add_option(
+         "--weights", args->weights,
+         "Format of the Linear weights: eXmY of 3 to 8 bits (e3m2, e2m2, ...), with group scales "
+         "eXmY:g32, :g64 or :g128 (Y at most 3), nvfp4, mxfp4, mxfp6_e3m2, mxfp6_e2m3, mxfp8")
       ->required();
   app.add_option("--lm-head", args->lm_head,
                  "Quantise the output head too, to this format [kept in 16 bits]");
   app.add_option("--skip", args->skip,
-                 "Leave matching modules as they are: a name, a pattern with * or re:REGEX");
-  app.add_option("--override", args->overrides,
-                 "PATTERN=FORMAT for matching modules; the first match counts");
+                 "Leave matching modules as they are: a name or the end of one after a dot "
+                 "(down_proj), a pattern with * or re:REGEX; may be given several times")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--override", args->overrides,
+         "PATTERN=FORMAT for matching modules, patterns as in --skip; the first match counts; "
+         "may be given several times")
+      ->allow_extra_args(false);
   app.add_option("--scale", args->scale,
                  "amax, or mse to search the scale with the least squared error")
       ->capture_default_str();
@@ -194,7 +202,7 @@ Verb add_quantize(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--export-input-scales", args->export_input_scales,
                "Write static activation scales (needs calibration)");
-  app.add_flag("--overwrite", args->overwrite, "Replace OUT if it exists");
+  app.add_flag("--overwrite", args->overwrite, "Replace OUT and all it holds, if sub8 wrote it");
   app.add_flag("--dry-run", args->dry_run, "Print sizes only; read no weight, write nothing");
   app.add_flag("--layers", args->layers, "Print the error of every matrix");
   app.add_option("--threads", args->threads, "CPU threads [all that this process may use]")

@@ -11,6 +11,7 @@
 #include "base/interrupt.h"
 #include "chat.h"
 #include "common.h"
+#include "text/utf8.h"
 #include "verbs.h"
 
 namespace sub8::apps {
@@ -131,9 +132,16 @@ Status run(const RunArgs& args) {
     return invalid_argument("--system needs the chat template; it does not go with --raw");
   if (interactive && args.raw)
     return invalid_argument("--raw completes one text: give it with --prompt or on standard input");
+  SUB8_RETURN_IF_ERROR(check_model_args(args.model));
+  const std::string_view origin = text ? "--prompt" : "standard input";
   if (!text && !interactive) {
     SUB8_ASSIGN_OR_RETURN(text, read_stdin());
   }
+  if (text && text->empty()) {
+    return invalid_argument(fmt::format("the prompt ({}) is empty; give a text to answer", origin));
+  }
+  if (text && find_invalid_utf8(*text) != std::string_view::npos)
+    return invalid_argument(fmt::format("{}: not valid UTF-8", origin));
   // Wrong values are reported before the model is loaded; ids are checked when the vocabulary is
   // known.
   SUB8_RETURN_IF_ERROR(
@@ -164,7 +172,8 @@ Verb add_run(CLI::App& app) {
   app.add_flag("--raw", args->raw, "No chat template: complete the text as it is");
   app.add_flag("--json", args->json, "Print one JSON object instead of streaming text");
   app.add_option("--max-tokens", args->max_tokens,
-                 "Longest answer, in tokens [to the end of the context]");
+                 "Longest answer, in tokens [to the end of the context]")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
   app.add_option("--temperature", args->temperature,
                  "0 = always the most likely token [the model's own, else 0.7]");
   app.add_option("--top-k", args->top_k, "Sample among the k most likely tokens; 0 = off");
@@ -180,7 +189,8 @@ Verb add_run(CLI::App& app) {
                  "-2 to 2, for every occurrence in the answer");
   app.add_option("--seed", args->seed, "Same seed, same answer [drawn]");
   app.add_option("--stop", args->stop,
-                 "End the answer before this text; may be given several times");
+                 "End the answer before this text; may be given several times")
+      ->allow_extra_args(false);
   app.add_flag("--ignore-eos", args->ignore_eos, "Go on after the end token");
   app.add_flag("--reuse-generated", args->reuse_generated,
                "In a chat, keep the cache of answers where prompts are summed in another order "

@@ -136,6 +136,13 @@ Result<SafetensorsFile> SafetensorsFile::parse(std::span<const uint8_t> bytes,
     return corrupt_data(source + ": a safetensors file has at least 8 bytes, this has " +
                         std::to_string(bytes.size()));
   }
+  constexpr std::string_view kPointer = "version https://git-lfs";
+  if (std::string_view(reinterpret_cast<const char*>(bytes.data()),
+                       std::min(bytes.size(), kPointer.size())) == kPointer) {
+    return corrupt_data(source +
+                        ": a Git LFS pointer, not the weights themselves; fetch them with 'git lfs "
+                        "pull' in the model's repository, or download the file again");
+  }
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | bytes[static_cast<size_t>(i)];
   if (header_bytes > kMaxHeaderBytes) {

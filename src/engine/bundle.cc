@@ -66,7 +66,7 @@ Result<std::unique_ptr<Tokenizer>> load_tokenizer(const checkpoint::WeightSource
   }
   if (source.texts().tokenizer.empty()) {
     return not_found(
-        "the model directory has no tokenizer.json; copy it from where the model came from");
+        "the model directory has no tokenizer.json; copy it there from where the model came from");
   }
   return Tokenizer::from_json(source.texts().tokenizer, "tokenizer.json",
                               source.texts().tokenizer_config);

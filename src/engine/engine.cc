@@ -48,14 +48,15 @@ Status check_request(const Request& request, const EngineInfo& info) {
   const SamplingParams& sampling = request.sampling;
   const bool scores_only = sampling.max_tokens == 0;
   if (prompt_size > info.max_model_len || (prompt_size == info.max_model_len && !scores_only)) {
-    return invalid_argument(
-        fmt::format("the prompt has {} tokens, but the context holds {} including the answer; "
-                    "shorten the prompt or raise --max-model-len",
-                    prompt_size, info.max_model_len));
+    return invalid_argument(fmt::format(
+        "the prompt has {} tokens, but the context holds {} including the answer; "
+        "shorten the prompt, or raise --max-model-len if the model's own limit is higher",
+        prompt_size, info.max_model_len));
   }
   SUB8_RETURN_IF_ERROR(validate(sampling, info.vocab_size));
   if (scores_only && request.prompt_logprobs < 0) {
-    return invalid_argument("max_tokens must be at least 1 unless the prompt's logprobs are asked");
+    return invalid_argument(
+        "max_tokens must be at least 1, got 0 (0 is for scoring a prompt only: with its logprobs)");
   }
   if (request.prompt_logprobs < -1 || request.prompt_logprobs > kMaxTopLogprobs) {
     return invalid_argument(fmt::format("prompt_logprobs must be between 0 and {}, got {}",

@@ -13,7 +13,9 @@ bool is_grouped_channel(const WeightFormat& f) {
 
 Status check_quantizable(const WeightFormat& format) {
   if (format.dense) {
-    return unsupported("weight format '" + format.name() + "' is not quantised");
+    return invalid_argument("'" + format.name() +
+                            "' is no quantised format: weights stay as they are with --skip, and a "
+                            "model runs unquantised as it is");
   }
   if (format == nvfp4_format()) return {};
   const WeightFormat channel = channel_format(format.element);

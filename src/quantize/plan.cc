@@ -47,6 +47,11 @@ class Matcher {
   }
   Status require_used(std::string_view what, std::string_view example) const {
     if (used_) return {};
+    if (Result<bool> head = pattern_->matches("lm_head"); head.ok() && *head) {
+      return invalid_argument(std::string(what) + " '" + pattern_->text() +
+                              "' matches the output head, which stays as it is unless --lm-head "
+                              "FORMAT says otherwise; patterns are for the layers");
+    }
     return invalid_argument(std::string(what) + " '" + pattern_->text() +
                             "' matches no Linear weight of the model; names look like '" +
                             std::string(example) + "'");

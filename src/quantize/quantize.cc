@@ -333,6 +333,43 @@ Result<float> ScaleGroups::alpha_of(const PlannedWeight& weight, ThreadPool& poo
   return alpha;
 }
 
+namespace {
+
+// --overwrite replaces what sub8 wrote, and nothing else: not the source, not a directory around it
+// or around the caller, not a directory of other things.
+Status check_replaceable(const WeightSource& source, const OutputOptions& options) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::path target = fs::weakly_canonical(options.directory, failed);
+  if (failed || !fs::is_directory(target, failed)) return {};
+  const auto inside = [&](const fs::path& path) {
+    const fs::path absolute = fs::weakly_canonical(path, failed);
+    const fs::path relative = absolute.lexically_relative(target);
+    return !relative.empty() && *relative.begin() != "..";
+  };
+  const std::string name = "'" + options.directory.string() + "'";
+  for (const checkpoint::WeightInfo& info : source.weights()) {
+    if (inside(info.file)) {
+      return invalid_argument("the output " + name + " holds the source '" + info.file.string() +
+                              "' and would replace it; choose another directory");
+    }
+  }
+  if (inside(fs::current_path(failed))) {
+    return invalid_argument("the output " + name +
+                            " is or holds the working directory; choose another directory");
+  }
+  const bool ours = fs::is_regular_file(target / "sub8" / "provenance.json", failed);
+  if (options.overwrite && !ours && !fs::is_empty(target, failed)) {
+    return invalid_argument("the output " + name +
+                            " is a directory that sub8 did not write (it has no "
+                            "sub8/provenance.json) and is not empty: --overwrite does not replace "
+                            "it; remove it yourself or choose another directory");
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<QuantizeReport> quantize_checkpoint(const WeightSource& source, const Recipe& recipe,
                                            const OutputOptions& options, ThreadPool& pool,
                                            const ProgressFn& progress) {
@@ -341,6 +378,7 @@ Result<QuantizeReport> quantize_checkpoint(const WeightSource& source, const Rec
   QuantizeReport report = planned_report(source, plan);
   if (options.dry_run) return report;
 
+  SUB8_RETURN_IF_ERROR(check_replaceable(source, options));
   SUB8_ASSIGN_OR_RETURN(OutputDirectory output,
                         OutputDirectory::create(options.directory, options.overwrite));
   SUB8_ASSIGN_OR_RETURN(SafetensorsWriter writer,
