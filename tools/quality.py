@@ -3,9 +3,10 @@
 usage: quality.py --sub8 BIN --model DEMO.gguf --work DIR [--out docs/quality.md] [--windows N] [--formats a,b,...]
 
 Every `sub8 eval --sweep` keeps its report in DIR, so an interrupted run goes on where it stopped. The reference is the original
-with exact float32 weights and activations; the rows run weight-only with bf16 activations.
+with exact float32 weights and activations.
 """
 import argparse
+import datetime
 import hashlib
 import json
 import os
@@ -15,6 +16,9 @@ import sys
 FORMATS = ["original", "e4m3", "e3m3", "e3m2", "e2m3", "e2m2", "e3m1", "e2m1:g32", "nvfp4", "nvfp4+4/6", "mxfp4", "mxfp6_e3m2",
            "int4", "int4:g128"]
 TEXTS = {"prose": "prose-heldout.txt", "code": "code-heldout.txt"}
+# Execution modes (docs/modes.md): weights as stored, activations in 4 or 8 bits.
+MODES = ["nvfp4+plain", "nvfp4+residue+ratio=1", "nvfp4+fp8", "nvfp4+fp8-residue", "mxfp4+plain", "mxfp4+residue+ratio=1",
+         "mxfp4+fp8", "mxfp4+fp8-residue", "e3m2+fp8"]
 BATCH = 9  # rows that share one pass of the reference: 135M parameters take about 0.3 GB each
 
 
@@ -25,14 +29,14 @@ def run(command):
     return done.stdout
 
 
-def variants(args):
-    """(format, head quantised too) of every row, in the page's order."""
-    return [(fmt, head) for fmt in args.formats.split(",") for head in ([False] if fmt == "original" else [False, True])]
+def weight_rows(args):
+    """(label of the sweep, format, head quantised too) of every weight-only row, in the page's order."""
+    return [(fmt + ("+head" if head else ""), fmt, head)
+            for fmt in args.formats.split(",") for head in ([False] if fmt == "original" else [False, True])]
 
 
-def evaluate(args, batch, text):
-    """Reports of the batch's rows: one pass of the reference over the text."""
-    labels = [fmt + ("+head" if head else "") for fmt, head in batch]
+def evaluate(args, labels, text):
+    """Reports of some rows: one pass of the reference over the text."""
     digest = hashlib.sha256(",".join(labels).encode()).hexdigest()[:12]
     path = os.path.join(args.work, f"{text}-{args.windows}-{digest}.json")
     if not os.path.exists(path):
@@ -53,13 +57,62 @@ def sizes(args, fmt, head):
     return report["bytes"] / 1e6, report["storage_bits"]
 
 
-def row(args, fmt, head, prose, code):
-    size = sizes(args, fmt, head)
-    cells = ["bf16" if fmt == "original" else fmt, "yes" if head else "no", f"{size[0]:.1f}" if size else "-", f"{size[1]:.3f}" if size else "-"]
-    for report in (prose, code):
+def reports(args, labels):
+    """label -> (report on prose, report on code)."""
+    out = {}
+    for first in range(0, len(labels), BATCH):
+        batch = labels[first:first + BATCH]
+        prose, code = (evaluate(args, batch, text) for text in TEXTS)
+        out |= {label: pair for label, *pair in zip(batch, prose, code)}
+    return out
+
+
+def scores(pair):
+    cells = []
+    for report in pair:
         cells += [f"{report['perplexity']:.3f}", f"{report['kl_divergence']:.5f} ± {report['kl_standard_error']:.5f}",
                   f"{100 * report['top1_agreement']:.2f}%"]
-    return "| " + " | ".join(cells) + " |"
+    return cells
+
+
+def table(head, rows):
+    return ["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows]]
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else "an unnamed CPU"
+
+
+def page(args):
+    rows = weight_rows(args)
+    found = reports(args, [label for label, _, _ in rows] + MODES)
+    score_head = [f"{text} {figure}" for text in TEXTS for figure in ("PPL", "KLD", "top-1")]
+    weights = []
+    for label, fmt, head in rows:
+        size = sizes(args, fmt, head)
+        name = "bf16" if fmt == "original" else fmt
+        weights.append([name, "yes" if head else "no", f"{size[0]:.1f}" if size else "-", f"{size[1]:.3f}" if size else "-",
+                        *scores(found[label])])
+    modes = [[*label.split("+", 1), *scores(found[label])] for label in MODES]
+    modes = [[cells[0], cells[1].replace("residue+ratio=1", "residue, all rows"), *cells[2:]] for cells in modes]
+    return "\n".join([
+        "# What each format costs", "",
+        f"`{os.path.basename(args.model)}`, {args.windows} windows of 512 tokens of held-out prose (Debian handbook) and code (Python's "
+        "standard library), weights quantised by round to nearest with amax scales. KLD (nats per token) and top-1 agreement are "
+        "against the original in float32; ± is the standard error over windows. Definitions: [evaluation.md](evaluation.md). "
+        f"Regenerate: `./dev quality`. This page: {datetime.date.today()}, {cpu_name()}.", "",
+        "## Weight-only, bf16 activations", "", *table(["format", "head", "MB", "storage bits", *score_head], weights), "",
+        "## Activations in 4 and 8 bits", "",
+        "Weights as above without the head; what the modes do: [modes.md](modes.md).", "",
+        *table(["weights", "mode", *score_head], modes), "",
+        "## Reading", "",
+        "A model of 135M parameters loses more to quantisation than the papers' 7B to 70B, and its output head most of all, since it "
+        "is the embedding table as well: one scale per channel is coarse for it. Finer group scales help (`e2m1:g32` against `e3m1`), "
+        "three mantissa bits more than three exponent bits (`e2m3` against `e3m2`), four-over-six a little. Coarse integers are worst "
+        "at equal bits. Four-bit activations cost about as much again as four-bit weights; their residue takes nearly all of that "
+        "back.", ""])
 
 
 def main():
@@ -73,19 +126,9 @@ def main():
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
     here = os.path.dirname(os.path.abspath(__file__))
-    run([sys.executable, os.path.join(here, "eval_text.py"), "--out", os.path.join(args.work, "text")])
-    lines = ["# What each format costs", "",
-             f"`{os.path.basename(args.model)}`, {args.windows} windows of 512 tokens of held-out prose and code, weights quantised "
-             "(round to nearest, amax scales), bf16 activations. KLD and top-1 agreement are against the original in float32. "
-             "Regenerate: `./dev quality`.", "",
-             "| format | head | MB | storage bits | prose PPL | prose KLD | prose top-1 | code PPL | code KLD | code top-1 |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    rows = variants(args)
-    for first in range(0, len(rows), BATCH):
-        batch = rows[first:first + BATCH]
-        reports = [evaluate(args, batch, text) for text in TEXTS]
-        lines += [row(args, fmt, head, prose, code) for (fmt, head), prose, code in zip(batch, *reports)]
-    text = "\n".join(lines) + "\n"
+    if not all(os.path.exists(os.path.join(args.work, "text", name)) for name in TEXTS.values()):
+        run([sys.executable, os.path.join(here, "eval_text.py"), "--out", os.path.join(args.work, "text")])
+    text = page(args)
     if args.out:
         with open(args.out, "w") as file:
             file.write(text)
