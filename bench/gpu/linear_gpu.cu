@@ -1,7 +1,8 @@
 // Linear layers on a GPU: microseconds per call, share of the memory floor, ratio to cuBLASLt BF16.
 //
 //   linear_gpu [--shapes FILE | --shape NxK ...] [--formats a,b] [--m 1,8,16] [--json FILE]
-//              [--act bf16|f16] [--pdl 0|1] [--tokens T] [--cluster C] [--bf16 0|1] [--min-mib 300]
+//              [--act bf16|f16] [--pdl 0|1] [--tokens T] [--cluster C] [--loop fragment|warpgroup]
+//              [--ctas PER_SM] [--residents PER_SM] [--bf16 0|1] [--min-mib 300]
 //
 // Method: a CUDA graph of back-to-back calls over rotating weight copies (at least --min-mib MiB,
 // so that no copy survives in L2), median of 21 replays divided by the calls. The floor is a plain
@@ -246,6 +247,14 @@ int main(int argc, char** argv) {
       tuning.tokens = std::atoi(v.c_str());
     } else if (a == "--cluster") {
       tuning.cluster = std::atoi(v.c_str());
+    } else if (a == "--loop") {
+      tuning.loop = v == "fragment"    ? LinearLoop::kFragment
+                    : v == "warpgroup" ? LinearLoop::kWarpgroup
+                                       : LinearLoop::kAny;
+    } else if (a == "--ctas") {
+      tuning.ctas_per_sm = std::atoi(v.c_str());
+    } else if (a == "--residents") {
+      tuning.residents = std::atoi(v.c_str());
     } else if (a == "--min-mib") {
       min_bytes = static_cast<size_t>(std::atoll(v.c_str())) << 20;
     } else {

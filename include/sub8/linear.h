@@ -77,10 +77,16 @@ struct LinearCall {
   bool weights_are_constant = false;
 };
 
+// Main loops: operands as fragments of mma.sync, or weights in registers of wgmma.
+enum class LinearLoop : uint32_t { kAny = 0, kFragment = 1, kWarpgroup = 2 };
+
 // Tuning overrides for tests and benchmarks; zeros choose by table.
 struct LinearTuning {
-  int tokens = 0;   // tile: 16, 32 or 64 rows of X
+  int tokens = 0;   // tile: rows of X
   int cluster = 0;  // CTAs that share the activations they read: 1 or 2, as built for the codec
+  LinearLoop loop = LinearLoop::kAny;
+  int ctas_per_sm = 0;  // of one launch
+  int residents = 0;    // CTAs that an SM's shared memory is divided among
 };
 
 LinearStatus plan_linear(const LinearWeight& weight, LinearType activation, LinearPlan* plan);

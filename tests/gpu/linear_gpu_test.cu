@@ -59,7 +59,8 @@ struct Case {
   std::string format;
   LinearType act;
   int64_t n, k, m;
-  int tokens, cluster;
+  int tokens;
+  LinearLoop loop;
   bool grid;
   LinearType out;
   bool bias, residual, fold, token_scales, early;
@@ -178,14 +179,13 @@ struct Source {  // weight and its packed form, shared by cases
 
 std::string describe(const Case& c) {
   char s[256];
-  std::snprintf(
-      s, sizeof s,
-      "%s act=%d N=%lld K=%lld M=%lld tokens=%d cluster=%d grid=%d out=%d %s%s%s%s%s ldx+%d",
-      c.format.c_str(), static_cast<int>(c.act), static_cast<long long>(c.n),
-      static_cast<long long>(c.k), static_cast<long long>(c.m), c.tokens, c.cluster, c.grid,
-      static_cast<int>(c.out), c.bias ? "bias " : "", c.residual ? "residual " : "",
-      c.fold ? "fold " : "", c.token_scales ? "token_scales " : "", c.early ? "early" : "",
-      c.ldx_extra);
+  std::snprintf(s, sizeof s,
+                "%s act=%d N=%lld K=%lld M=%lld tokens=%d loop=%d grid=%d out=%d %s%s%s%s%s ldx+%d",
+                c.format.c_str(), static_cast<int>(c.act), static_cast<long long>(c.n),
+                static_cast<long long>(c.k), static_cast<long long>(c.m), c.tokens,
+                static_cast<int>(c.loop), c.grid, static_cast<int>(c.out), c.bias ? "bias " : "",
+                c.residual ? "residual " : "", c.fold ? "fold " : "",
+                c.token_scales ? "token_scales " : "", c.early ? "early" : "", c.ldx_extra);
   return s;
 }
 
@@ -262,8 +262,9 @@ void run_case(const Case& c, const Source& s, uint32_t seed) {
   std::vector<uint8_t> first;
   for (int run = 0; run < 3; ++run) {
     CHECK_CUDA(cudaMemset(dy.p, 0xff, dy.n));
-    const LinearStatus r =
-        run_linear(s.plan, dp.p, call, work.p, work_bytes, nullptr, {c.tokens, c.cluster});
+    LinearTuning tuning;
+    tuning.tokens = c.tokens, tuning.loop = c.loop;
+    const LinearStatus r = run_linear(s.plan, dp.p, call, work.p, work_bytes, nullptr, tuning);
     if (!r) return fail(c, r.message);
     const cudaError_t e = cudaDeviceSynchronize();
     if (e != cudaSuccess) {
@@ -345,9 +346,14 @@ int main(int argc, char** argv) {
     return 0;
   }
   struct Tile {
-    int tokens, cluster;
+    LinearLoop loop;
+    int tokens;
   };
-  const Tile tiles[] = {{16, 0}, {32, 0}, {64, 0}};
+  const Tile tiles[] = {{LinearLoop::kFragment, 8},
+                        {LinearLoop::kFragment, 16},
+                        {LinearLoop::kWarpgroup, 16},
+                        {LinearLoop::kWarpgroup, 32},
+                        {LinearLoop::kWarpgroup, 64}};
   uint32_t seed = 1;
   for (const char* f : formats) {
     if (!only.empty() && only != "all" && only != f) continue;
@@ -356,7 +362,7 @@ int main(int argc, char** argv) {
       if ((std::string(f) == "bf16" && act == LinearType::kF16) ||
           (std::string(f) == "f16" && act == LinearType::kBF16))
         continue;
-#ifdef SUB8_RING_BF16_ONLY
+#ifdef SUB8_LINEAR_BF16_ONLY
       if (act == LinearType::kF16) continue;
 #endif
       for (const bool grid : {true, false}) {
@@ -367,12 +373,12 @@ int main(int argc, char** argv) {
                                 {301, 72},  {4096, 4096}, {5120, 1024}};
         for (const Shape& sh : shapes) {
           if (quick && sh.n > 1000) continue;
-          Case c{f,     act,   sh.n,  sh.k,  1,     0, 0, grid, LinearType::kF32,
+          Case c{f,     act,   sh.n,  sh.k,  1,     0, LinearLoop::kAny, grid, LinearType::kF32,
                  false, false, false, false, false, 0};
           Source s;
           if (!make_source(c, ++seed, &s)) continue;
           for (const Tile& t : tiles) {
-            c.tokens = t.tokens, c.cluster = t.cluster;
+            c.tokens = t.tokens, c.loop = t.loop;
             for (const int64_t m : {int64_t{1}, int64_t{t.tokens} - 1, int64_t{t.tokens},
                                     int64_t{t.tokens} + 1, int64_t{2} * t.tokens}) {
               c.m = m;

@@ -24,8 +24,8 @@ build() {
   # One object per codec. Codecs left out still need their entry list: an empty one.
   sed -n 's/^X(\([a-z0-9_]*\), *\([A-Za-z0-9:]*\), *\([A-Za-z0-9]*\))/\1 \2 \3/p' $LIST | while read -r name element groups; do
     local skip=""
-    if [ $# -gt 0 ] && [[ "$only" != *" $name "* ]]; then skip="-DSUB8_RING_EMPTY"; fi
-    echo "$compile $NVCC $FLAGS $skip -DSUB8_RING_CODEC=$name -DSUB8_RING_ELEMENT=$element -DSUB8_RING_GROUPS=$groups -c src/kernels/linear/cuda/ring_instances.cu -o $BUILD/ring_$name.o >$BUILD/ring_$name.log 2>&1 || { cat $BUILD/ring_$name.log; exit 255; }"
+    if [ $# -gt 0 ] && [[ "$only" != *" $name "* ]]; then skip="-DSUB8_LINEAR_EMPTY"; fi
+    echo "$compile $NVCC $FLAGS $skip -DSUB8_LINEAR_CODEC=$name -DSUB8_LINEAR_ELEMENT=$element -DSUB8_LINEAR_GROUPS=$groups -c src/kernels/linear/cuda/instances.cu -o $BUILD/codec_$name.o >$BUILD/codec_$name.log 2>&1 || { cat $BUILD/codec_$name.log; exit 255; }"
   done >>"$commands"
   local sources="src/kernels/linear/cuda/stage_rows.cu src/kernels/linear/cuda/linear.cc src/pack/cuda/linear_layout.cc
     src/format/placement.cc src/format/weight_format.cc src/base/error.cc src/base/check.cc src/base/thread_pool.cc
@@ -37,8 +37,8 @@ build() {
   tr '\n' '\0' <"$commands" | xargs -0 -P "$JOBS" -I{} bash -c '{}'
   local common="$BUILD/stage_rows_cu.o $BUILD/linear_cc.o $BUILD/linear_layout_cc.o $BUILD/placement_cc.o
     $BUILD/weight_format_cc.o $BUILD/error_cc.o $BUILD/check_cc.o $BUILD/thread_pool_cc.o"
-  $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu_test" "$BUILD/linear_gpu_test_cu.o" $common "$BUILD"/ring_*.o -lpthread
-  $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu" "$BUILD/linear_gpu_cu.o" $common "$BUILD"/ring_*.o -lcublasLt -lpthread
+  $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu_test" "$BUILD/linear_gpu_test_cu.o" $common "$BUILD"/codec_*.o -lpthread
+  $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu" "$BUILD/linear_gpu_cu.o" $common "$BUILD"/codec_*.o -lcublasLt -lpthread
 }
 
 verb=${1:-build}

@@ -13,8 +13,8 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kernels/linear/cuda/entry.h"
 #include "kernels/linear/cuda/params.h"
-#include "kernels/linear/cuda/ring_entry.h"
 #include "kernels/linear/cuda/stage_rows.h"
 #include "pack/cuda/linear_layout.h"
 
@@ -32,7 +32,8 @@ LinearStatus fail(const Error& error) { return {exit_status(error.code), error.m
 
 struct Device {
   int sms = 0;
-  int shared_bytes = 0;
+  int shared_bytes = 0;         // a CTA may have
+  int shared_bytes_per_sm = 0;  // of which each CTA takes 1 KB more than it asks for
 };
 
 // Per device, looked up once.
@@ -53,6 +54,8 @@ Result<Device> current_device() {
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
     cudaDeviceGetAttribute(&found.sms, cudaDevAttrMultiProcessorCount, id);
     cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+    cudaDeviceGetAttribute(&found.shared_bytes_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+                           id);
     if (major != 9 || minor != 0)
       return unsupported("CUDA device " + std::to_string(id) + " has compute capability " +
                          std::to_string(major) + "." + std::to_string(minor) +
@@ -89,13 +92,13 @@ Result<StoredMatrix> stored_matrix(const LinearWeight& w) {
   return m;
 }
 
-const std::vector<kl::RingEntry>& all_entries() {
-  static const std::vector<kl::RingEntry> entries = [] {
-    std::vector<kl::RingEntry> out;
-    const auto add = [&out](kl::RingEntryList list) {
+const std::vector<kl::KernelEntry>& all_entries() {
+  static const std::vector<kl::KernelEntry> entries = [] {
+    std::vector<kl::KernelEntry> out;
+    const auto add = [&out](kl::KernelEntryList list) {
       out.insert(out.end(), list.entries, list.entries + list.count);
     };
-#define X(name, element, groups) add(kl::ring_entries_##name());
+#define X(name, element, groups) add(kl::kernel_entries_##name());
 #include "kernels/linear/cuda/instances.inc"
 #undef X
     return out;
@@ -103,33 +106,42 @@ const std::vector<kl::RingEntry>& all_entries() {
   return entries;
 }
 
-std::string entry_id(const kl::RingEntry& e) {
+std::string entry_id(const kl::KernelEntry& e) {
+  const bool fragment = e.loop == kl::MainLoop::kFragment;
   std::string id = "linear_" + std::string(e.codec) + (e.type == Half::kF16 ? "_f16" : "_bf16") +
-                   "_sm90a_256x" + std::to_string(e.tokens) + "x128";
+                   (fragment ? "_mma_" : "_wgmma_") + std::to_string(e.pieces * pack::kPieceRows) +
+                   "x" + std::to_string(e.tokens) + "x128";
   if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
   return id;
 }
 
-Result<kl::RingEntry> select(const pack::CudaLinearLayout& layout, int64_t m,
-                             const LinearTuning& tuning) {
-  const kl::RingEntry* best = nullptr;
-  const auto better = [&](const kl::RingEntry& e) {
+bool wanted_loop(const kl::KernelEntry& e, LinearLoop wanted) {
+  return wanted == LinearLoop::kAny ||
+         (wanted == LinearLoop::kFragment) == (e.loop == kl::MainLoop::kFragment);
+}
+
+Result<kl::KernelEntry> select(const pack::CudaLinearLayout& layout, int64_t m,
+                               const LinearTuning& tuning) {
+  const kl::KernelEntry* best = nullptr;
+  const auto better = [&](const kl::KernelEntry& e) {
     if (best == nullptr) return true;
-    // The smallest tile that holds all rows, else the largest tile; single CTAs.
+    // The smallest tile that holds all rows, else the largest tile; fragments; single CTAs.
     const bool fits = e.tokens >= m;
     const bool best_fits = best->tokens >= m;
     if (fits != best_fits) return fits;
     if (e.tokens != best->tokens) return fits ? e.tokens < best->tokens : e.tokens > best->tokens;
+    if (e.loop != best->loop) return e.loop == kl::MainLoop::kFragment;
     return e.cluster < best->cluster;
   };
   const format::ElementFormat element = layout.format.dense ? kl::kDense : layout.format.element;
-  for (const kl::RingEntry& e : all_entries()) {
+  for (const kl::KernelEntry& e : all_entries()) {
     if (!(e.element == element) || e.type != layout.activation() ||
         e.groups != layout.group_kind()) {
       continue;
     }
     if (tuning.tokens != 0 && e.tokens != tuning.tokens) continue;
     if (tuning.cluster != 0 && e.cluster != tuning.cluster) continue;
+    if (tuning.ctas_per_sm > e.residents || !wanted_loop(e, tuning.loop)) continue;
     if (better(e)) best = &e;
   }
   if (best == nullptr)
@@ -139,8 +151,9 @@ Result<kl::RingEntry> select(const pack::CudaLinearLayout& layout, int64_t m,
   return *best;
 }
 
-size_t partial_bytes(const kl::RingEntry& e, const Device& device) {
-  return size_t{2} * static_cast<size_t>(device.sms) * pack::kTileRows *
+size_t partial_bytes(const kl::KernelEntry& e, const Device& device) {
+  const int ctas = std::max(e.ctas_per_sm, e.residents);  // more than `residents` never run
+  return size_t{2} * static_cast<size_t>(device.sms * ctas * e.pieces) * pack::kPieceRows *
          static_cast<size_t>(e.tokens) * 4;
 }
 size_t staged_row_elements(int64_t k) { return static_cast<size_t>(round_up<int64_t>(k, 8)); }
@@ -221,10 +234,13 @@ void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
   }
 }
 
-Status launch(const kl::RingEntry& e, kl::RingParams& p, const Device& device, bool early,
-              cudaStream_t stream) {
-  const uint32_t slot = round_up<uint32_t>(e.x_bytes + 4 * p.piece_bytes, 1024);
-  const uint32_t room = static_cast<uint32_t>(device.shared_bytes) - 1024 - kBarrierBytes;
+Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
+              const LinearTuning& tuning, bool early, cudaStream_t stream) {
+  const uint32_t slot =
+      round_up<uint32_t>(e.x_bytes + static_cast<uint32_t>(e.pieces) * p.piece_bytes, 1024);
+  const int residents = tuning.residents != 0 ? tuning.residents : e.residents;
+  const int share = std::min(device.shared_bytes, device.shared_bytes_per_sm / residents - 1024);
+  const uint32_t room = static_cast<uint32_t>(share) - 1024 - kBarrierBytes;
   p.stages = std::min(room / slot, kMaxSlots);
   const uint32_t shared = 1024 + kBarrierBytes + p.stages * slot;
   cudaError_t r = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -267,7 +283,7 @@ Status run(const LinearPlan& plan, const void* packed, const LinearCall& call, v
   if (call.m == 0) return {};
   SUB8_ASSIGN_OR_RETURN(const pack::CudaLinearLayout layout, layout_of(plan));
   SUB8_ASSIGN_OR_RETURN(const Device device, current_device());
-  SUB8_ASSIGN_OR_RETURN(const kl::RingEntry e, select(layout, call.m, tuning));
+  SUB8_ASSIGN_OR_RETURN(const kl::KernelEntry e, select(layout, call.m, tuning));
   int64_t ldx = call.ldx != 0 ? call.ldx : plan.cols;
   const void* x = call.x;
   const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && ldx % 8 == 0;
@@ -305,21 +321,22 @@ Status run(const LinearPlan& plan, const void* packed, const LinearCall& call, v
   p.m = static_cast<int32_t>(call.m);
   p.n = static_cast<int32_t>(plan.rows);
   p.weight_tiles = static_cast<int32_t>(layout.row_tiles());
-  p.row_tiles = ceil_div(p.weight_tiles, e.cluster);
+  p.row_tiles = ceil_div(ceil_div(p.n, pack::kPieceRows), e.pieces * e.cluster);
   p.token_tiles = static_cast<int32_t>(ceil_div<int64_t>(call.m, e.tokens));
   p.k_stages = static_cast<int32_t>(layout.k_stages());
   const int64_t total = int64_t{p.row_tiles} * p.token_tiles * p.k_stages;
   if (total > (int64_t{1} << 30))
     return invalid_argument("N, K and M are too large together: " + std::to_string(total) +
                             " stages of work, at most 2^30");
-  p.workers = static_cast<int32_t>(std::min<int64_t>(device.sms / e.cluster, total));
+  const int ctas = device.sms * (tuning.ctas_per_sm != 0 ? tuning.ctas_per_sm : e.ctas_per_sm);
+  p.workers = static_cast<int32_t>(std::min<int64_t>(ctas / e.cluster, total));
   p.stages_per_worker = static_cast<int32_t>(total / p.workers);
   p.longer_workers = static_cast<int32_t>(total % p.workers);
   p.piece_bytes = static_cast<uint32_t>(layout.piece_bytes());
   p.output = static_cast<kl::OutputType>(call.y_type);
   p.fold = call.fold ? 1 : 0;
   set_scale_decode(p, layout);
-  return launch(e, p, device, call.weights_are_constant && aligned, stream);
+  return launch(e, p, device, tuning, call.weights_are_constant && aligned, stream);
 }
 
 }  // namespace
@@ -354,10 +371,12 @@ LinearStatus pack_linear(const LinearWeight& weight, const LinearPlan& plan, uin
 }
 
 size_t linear_workspace_bytes(const LinearPlan& plan, int64_t m) {
-  const Result<Device> device = current_device();
-  const size_t sms = device.ok() ? static_cast<size_t>(device->sms) : 256;
-  const size_t tokens = m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
-  return kCounterBytes + 2 * sms * pack::kTileRows * tokens * 4 + staged_bytes(m, plan.cols);
+  Result<Device> device = current_device();
+  if (!device.ok()) device = Device{256, 0, 0};
+  size_t partials = 0;
+  for (const kl::KernelEntry& e : all_entries())
+    partials = std::max(partials, partial_bytes(e, *device));
+  return kCounterBytes + partials + staged_bytes(m, plan.cols);
 }
 
 LinearStatus run_linear(const LinearPlan& plan, const void* packed, const LinearCall& call,
@@ -372,7 +391,7 @@ LinearStatus explain_linear(const LinearPlan& plan, int64_t m, const LinearTunin
                             std::string* kernel) {
   const Result<pack::CudaLinearLayout> layout = layout_of(plan);
   if (!layout.ok()) return fail(layout.error().within("explain_linear"));
-  const Result<kl::RingEntry> e = select(*layout, m, tuning);
+  const Result<kl::KernelEntry> e = select(*layout, m, tuning);
   if (!e.ok()) return fail(e.error().within("explain_linear"));
   *kernel = entry_id(*e);
   return {};

@@ -1,0 +1,116 @@
+// The ring of shared-memory slots and the producer that fills it: weight stages by bulk copies,
+// activation boxes by tensor copies. Shared by the main loops; P is a loop's policy.
+#pragma once
+
+#include "arch/cuda/ptx/copy.cuh"
+#include "arch/cuda/ptx/sync.cuh"
+#include "kernels/linear/cuda/schedule.cuh"
+#include "pack/cuda/linear_layout.h"
+
+namespace sub8::kernels::linear {
+
+inline constexpr int kBarrierBytes = 1024;  // barriers and flags, in front of the ring
+inline constexpr int kMaxSlots = 32;
+
+// Shared-memory addresses of a CTA.
+struct Ring {
+  uint32_t full;
+  uint32_t empty;
+  uint32_t slots;
+  uint32_t slot_bytes;
+  uint32_t count;
+
+  __device__ uint32_t full_bar(uint32_t s) const { return full + 8 * s; }
+  __device__ uint32_t empty_bar(uint32_t s) const { return empty + 8 * s; }
+  __device__ uint32_t x(uint32_t s) const { return slots + s * slot_bytes; }
+};
+
+struct RingCursor {
+  uint32_t slot = 0;
+  uint32_t phase = 0;
+  __device__ void advance(uint32_t count) {
+    if (++slot == count) slot = 0, phase ^= 1;
+  }
+};
+
+// Slot layout: activation boxes first (1024-byte aligned), then the pieces of weights.
+__host__ __device__ inline uint32_t ring_slot_bytes(uint32_t x_bytes, uint32_t weight_bytes) {
+  return (x_bytes + weight_bytes + 1023) & ~1023u;
+}
+
+template <class P>
+__device__ __forceinline__ void copy_activations(const RingParams& p, const Ring& ring, uint32_t s,
+                                                 const Segment& seg, int k, uint32_t rank,
+                                                 uint64_t policy) {
+#pragma unroll
+  for (int box = 0; box < 2; ++box) {
+    const uint32_t dst = ring.x(s) + box * P::kXBoxBytes + rank * P::kBoxRows * 128;
+    const int row = seg.token_tile * P::kTokens + rank * P::kBoxRows;
+    const int col = (2 * k + box) * 64;
+    if constexpr (P::kCluster == 1) {
+      ptx::tensor_copy_2d(dst, &p.x, col, row, ring.full_bar(s), policy);
+    } else {
+      ptx::tensor_copy_2d_multicast(dst, &p.x, col, row, ring.full_bar(s), (1 << P::kCluster) - 1,
+                                    policy);
+    }
+  }
+}
+
+// Barriers of the ring and flags, by one thread. `releases`: arrivals that free a slot.
+__device__ __forceinline__ void init_ring(const Ring& ring, uint32_t releases) {
+  for (uint32_t s = 0; s < ring.count; ++s) {
+    ptx::mbarrier_init(ring.full_bar(s), 1);
+    ptx::mbarrier_init(ring.empty_bar(s), releases);
+  }
+  ptx::mbarrier_init_fence();
+}
+
+template <class P>
+__device__ void produce(const RingParams& p, const Ring& ring, int worker, uint32_t rank) {
+  const uint64_t stream_policy = ptx::policy_evict_first();
+  const uint64_t keep_policy = ptx::policy_evict_last();
+  const WorkRange range = work_range(p, worker);
+  const auto copy_weights = [&](uint32_t s, const Segment& seg, int k) {
+    ptx::mbarrier_expect_bytes(ring.full_bar(s), P::kPieces * p.piece_bytes + P::kXBytes);
+    // A CTA's rows are part of one stored tile, one tile, or several.
+    constexpr int kChunk = P::kPieces < pack::kPiecesPerStage ? P::kPieces : pack::kPiecesPerStage;
+    const uint32_t bytes = kChunk * p.piece_bytes;
+#pragma unroll
+    for (int c = 0; c < P::kPieces / kChunk; ++c) {
+      const int32_t piece = (seg.row_tile * P::kCluster + rank) * P::kPieces + c * kChunk;
+      // The last tiles may lie behind the weight; they stream its last tile and write nothing.
+      const int32_t wanted = piece / pack::kPiecesPerStage;
+      const int64_t tile = wanted < p.weight_tiles ? wanted : p.weight_tiles - 1;
+      const int64_t source = (tile * p.k_stages + k) * pack::kPiecesPerStage +
+                             static_cast<uint32_t>(piece) % pack::kPiecesPerStage;
+      ptx::bulk_copy(ring.x(s) + P::kXBytes + c * bytes, p.weights + source * p.piece_bytes, bytes,
+                     ring.full_bar(s), p.token_tiles == 1 ? stream_policy : keep_policy);
+    }
+  };
+  // Weights do not depend on the kernel before this one: the ring is filled before waiting for it.
+  const int32_t ahead = range.end - range.begin < static_cast<int32_t>(ring.count)
+                            ? range.end - range.begin
+                            : static_cast<int32_t>(ring.count);
+  Segment seg = segment_at(p, range.begin, range.end);
+  int k = seg.k_begin;
+#pragma unroll 1
+  for (int32_t i = 0; i < ahead; ++i, ++k) {
+    if (k == seg.k_end) seg = segment_at(p, range.begin + i, range.end), k = seg.k_begin;
+    copy_weights(static_cast<uint32_t>(i), seg, k);
+  }
+  ptx::wait_for_previous_grid();
+  RingCursor cursor;
+  cursor.phase = 1;
+  seg = segment_at(p, range.begin, range.end);
+  k = seg.k_begin;
+#pragma unroll 1
+  for (int32_t position = range.begin; position < range.end; ++position, ++k) {
+    if (k == seg.k_end) seg = segment_at(p, position, range.end), k = seg.k_begin;
+    ptx::mbarrier_wait(ring.empty_bar(cursor.slot), cursor.phase);
+    if (position - range.begin >= ahead) copy_weights(cursor.slot, seg, k);
+    copy_activations<P>(p, ring, cursor.slot, seg, k, rank, keep_policy);
+    cursor.advance(ring.count);
+  }
+}
+
+}  // namespace sub8::kernels::linear
