@@ -1,7 +1,7 @@
 // Linear layers on a GPU: microseconds per call, share of the memory floor, ratio to cuBLASLt BF16.
 //
 //   linear_gpu [--shapes FILE | --shape NxK ...] [--formats a,b] [--m 1,8,16] [--json FILE]
-//              [--act bf16|f16] [--pdl 0|1] [--tokens T] [--cluster C] [--loop fragment|warpgroup]
+//              [--act bf16|f16] [--pdl 0|1] [--kernel END_OF_ID]
 //              [--ctas PER_SM] [--residents PER_SM] [--bf16 0|1] [--min-mib 300]
 //
 // Method: a CUDA graph of back-to-back calls over rotating weight copies (at least --min-mib MiB,
@@ -243,14 +243,8 @@ int main(int argc, char** argv) {
       pdl = v != "0";
     } else if (a == "--bf16") {
       bf16 = v != "0";
-    } else if (a == "--tokens") {
-      tuning.tokens = std::atoi(v.c_str());
-    } else if (a == "--cluster") {
-      tuning.cluster = std::atoi(v.c_str());
-    } else if (a == "--loop") {
-      tuning.loop = v == "fragment"    ? LinearLoop::kFragment
-                    : v == "warpgroup" ? LinearLoop::kWarpgroup
-                                       : LinearLoop::kAny;
+    } else if (a == "--kernel") {
+      tuning.kernel = v;
     } else if (a == "--ctas") {
       tuning.ctas_per_sm = std::atoi(v.c_str());
     } else if (a == "--residents") {

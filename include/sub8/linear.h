@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace sub8 {
 
@@ -77,14 +78,9 @@ struct LinearCall {
   bool weights_are_constant = false;
 };
 
-// Main loops: operands as fragments of mma.sync, or weights in registers of wgmma.
-enum class LinearLoop : uint32_t { kAny = 0, kFragment = 1, kWarpgroup = 2 };
-
-// Tuning overrides for tests and benchmarks; zeros choose by table.
+// Overrides for tests and benchmarks; empty and zero choose by table.
 struct LinearTuning {
-  int tokens = 0;   // tile: rows of X
-  int cluster = 0;  // CTAs that share the activations they read: 1 or 2, as built for the codec
-  LinearLoop loop = LinearLoop::kAny;
+  std::string kernel;   // only kernels whose id ends with this
   int ctas_per_sm = 0;  // of one launch
   int residents = 0;    // CTAs that an SM's shared memory is divided among
 };
@@ -104,7 +100,11 @@ LinearStatus run_linear(const LinearPlan& plan, const void* packed, const Linear
                         void* workspace, size_t workspace_bytes, sub8_stream stream,
                         const LinearTuning& tuning = {});
 
-// The kernel id that a call would use, e.g. "linear_e3m2_bf16_sm90a_256x16x128".
+// Ids of all kernels that can run the plan, e.g. "linear_e3m2_bf16_wgmma_256x64x128_w4"; empty
+// where the plan is not valid. Tile: rows of W x rows of X x K.
+std::vector<std::string> linear_kernels(const LinearPlan& plan);
+
+// The id of the kernel that a call would use.
 LinearStatus explain_linear(const LinearPlan& plan, int64_t m, const LinearTuning& tuning,
                             std::string* kernel);
 

@@ -2,6 +2,7 @@
 // to the exact value.
 #include "format/placement.h"
 
+#include <bit>
 #include <cmath>
 #include <random>
 
@@ -24,23 +25,25 @@ void check_plan() {
                                   << (T == Half::kF16 ? " f16" : " bf16"));
   ASSERT_EQ(plan.words * 16, plan.registers * F.bits());
   ASSERT_EQ(16 % plan.registers, 0);
+  // Every bit of the words belongs to one value's bit, and no two share one.
   std::vector<uint32_t> used(static_cast<size_t>(plan.words), 0);
   for (int r = 0; r < plan.registers; ++r) {
-    uint32_t covered = 0;
-    for (int i = 0; i < plan.term_count[r]; ++i) {
-      const PlacementTerm t = plan.terms[r][i];
-      const uint32_t source =
-          t.shift >= 0 ? uint32_t{t.mask} >> t.shift : uint32_t{t.mask} << -t.shift;
-      ASSERT_EQ(t.shift >= 0 ? source << t.shift : source >> -t.shift, t.mask);
-      ASSERT_EQ(source >> 16, 0u);
-      ASSERT_EQ(used[t.word] & source, 0u) << "a bit is used twice";
-      used[t.word] |= source;
-      ASSERT_EQ(covered & t.mask, 0u);
-      covered |= t.mask;
+    for (int h = 0; h < 2; ++h) {
+      for (int bit = 0; bit < 16; ++bit) {
+        if (((placed_mask(F, T) >> bit) & 1) == 0) continue;
+        std::vector<uint32_t> words(static_cast<size_t>(plan.words), 0);
+        unplace(plan, r, h, 1u << bit, words.data());
+        int bits = 0;
+        for (size_t w = 0; w < words.size(); ++w) {
+          bits += std::popcount(words[w]);
+          ASSERT_EQ(used[w] & words[w], 0u) << "a bit is used twice";
+          used[w] |= words[w];
+        }
+        ASSERT_EQ(bits, 1) << "register " << r << " half " << h << " bit " << bit;
+      }
     }
-    ASSERT_EQ(covered, placed_mask(F, T));
   }
-  for (const uint32_t u : used) ASSERT_EQ(u, 0xffffu);
+  for (const uint32_t u : used) ASSERT_EQ(u, ~0u);
 
   // Every code at every register and half, all other bits random.
   std::mt19937 random(7);
@@ -51,14 +54,11 @@ void check_plan() {
         for (uint32_t& w : words) w = static_cast<uint32_t>(random());
         const uint32_t placed = placed_bits(F, T, code);
         const int base = r / plan.registers * plan.words;
-        for (int i = 0; i < plan.term_count[r % plan.registers]; ++i) {
-          const PlacementTerm t = plan.terms[r % plan.registers][i];
-          const auto move = [&](uint32_t x) {
-            return (t.shift >= 0 ? x >> t.shift : x << -t.shift) << (16 * half);
-          };
-          words[base + t.word] &= ~move(t.mask);
-          words[base + t.word] |= move(placed & t.mask);
-        }
+        uint32_t* period = words + base;
+        std::vector<uint32_t> mine(static_cast<size_t>(plan.words), 0);
+        unplace(plan, r % plan.registers, half, placed_mask(F, T), mine.data());
+        for (size_t w = 0; w < mine.size(); ++w) period[w] &= ~mine[w];
+        unplace(plan, r % plan.registers, half, placed, period);
         uint32_t registers[16];
         place_unit<F, T>(words, registers);
         const uint32_t got = (registers[r] >> (16 * half)) & 0xffff;

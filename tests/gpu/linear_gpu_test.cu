@@ -60,7 +60,7 @@ struct Case {
   LinearType act;
   int64_t n, k, m;
   int tokens;
-  LinearLoop loop;
+  std::string kernel;
   bool grid;
   LinearType out;
   bool bias, residual, fold, token_scales, early;
@@ -180,12 +180,12 @@ struct Source {  // weight and its packed form, shared by cases
 std::string describe(const Case& c) {
   char s[256];
   std::snprintf(s, sizeof s,
-                "%s act=%d N=%lld K=%lld M=%lld tokens=%d loop=%d grid=%d out=%d %s%s%s%s%s ldx+%d",
+                "%s act=%d N=%lld K=%lld M=%lld kernel=%s grid=%d out=%d %s%s%s%s%s ldx+%d",
                 c.format.c_str(), static_cast<int>(c.act), static_cast<long long>(c.n),
-                static_cast<long long>(c.k), static_cast<long long>(c.m), c.tokens,
-                static_cast<int>(c.loop), c.grid, static_cast<int>(c.out), c.bias ? "bias " : "",
-                c.residual ? "residual " : "", c.fold ? "fold " : "",
-                c.token_scales ? "token_scales " : "", c.early ? "early" : "", c.ldx_extra);
+                static_cast<long long>(c.k), static_cast<long long>(c.m), c.kernel.c_str(), c.grid,
+                static_cast<int>(c.out), c.bias ? "bias " : "", c.residual ? "residual " : "",
+                c.fold ? "fold " : "", c.token_scales ? "token_scales " : "",
+                c.early ? "early" : "", c.ldx_extra);
   return s;
 }
 
@@ -263,7 +263,7 @@ void run_case(const Case& c, const Source& s, uint32_t seed) {
   for (int run = 0; run < 3; ++run) {
     CHECK_CUDA(cudaMemset(dy.p, 0xff, dy.n));
     LinearTuning tuning;
-    tuning.tokens = c.tokens, tuning.loop = c.loop;
+    tuning.kernel = c.kernel;
     const LinearStatus r = run_linear(s.plan, dp.p, call, work.p, work_bytes, nullptr, tuning);
     if (!r) return fail(c, r.message);
     const cudaError_t e = cudaDeviceSynchronize();
@@ -332,6 +332,11 @@ void run_case(const Case& c, const Source& s, uint32_t seed) {
   ++g_passed;
 }
 
+// The middle number of "..._256x16x128...".
+int tokens_of(const std::string& kernel) {
+  return std::atoi(kernel.c_str() + kernel.find('x', kernel.find("mma_")) + 1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -345,15 +350,6 @@ int main(int argc, char** argv) {
     for (const char* f : formats) std::printf("%s\n", f);
     return 0;
   }
-  struct Tile {
-    LinearLoop loop;
-    int tokens;
-  };
-  const Tile tiles[] = {{LinearLoop::kFragment, 8},
-                        {LinearLoop::kFragment, 16},
-                        {LinearLoop::kWarpgroup, 16},
-                        {LinearLoop::kWarpgroup, 32},
-                        {LinearLoop::kWarpgroup, 64}};
   uint32_t seed = 1;
   for (const char* f : formats) {
     if (!only.empty() && only != "all" && only != f) continue;
@@ -373,22 +369,24 @@ int main(int argc, char** argv) {
                                 {301, 72},  {4096, 4096}, {5120, 1024}};
         for (const Shape& sh : shapes) {
           if (quick && sh.n > 1000) continue;
-          Case c{f,     act,   sh.n,  sh.k,  1,     0, LinearLoop::kAny, grid, LinearType::kF32,
+          Case c{f,     act,   sh.n,  sh.k,  1,     0, "", grid, LinearType::kF32,
                  false, false, false, false, false, 0};
           Source s;
           if (!make_source(c, ++seed, &s)) continue;
-          for (const Tile& t : tiles) {
-            c.tokens = t.tokens, c.loop = t.loop;
-            for (const int64_t m : {int64_t{1}, int64_t{t.tokens} - 1, int64_t{t.tokens},
-                                    int64_t{t.tokens} + 1, int64_t{2} * t.tokens}) {
+          for (const std::string& kernel : linear_kernels(s.plan)) {
+            c.kernel = kernel;
+            c.tokens = tokens_of(kernel);
+            std::vector<int64_t> counts = {1, c.tokens, c.tokens + 1};
+            if (!quick) counts.insert(counts.end(), {c.tokens - 1, 2 * c.tokens});
+            for (const int64_t m : counts) {
               c.m = m;
               c.out = m % 2 != 0 ? LinearType::kF32 : c.act;
-              c.early = m == t.tokens;
+              c.early = m == c.tokens;
               run_case(c, s, ++seed);
             }
             if (sh.n == 1000) {  // epilogue switches
               Case e = c;
-              e.m = t.tokens, e.bias = true, e.token_scales = true, e.ldx_extra = 8;
+              e.m = c.tokens, e.bias = true, e.token_scales = true, e.ldx_extra = 8;
               for (const LinearType out : {LinearType::kF32, LinearType::kF16, LinearType::kBF16}) {
                 e.out = out, e.residual = out != LinearType::kF32;
                 for (const bool fold : {false, true}) e.fold = fold, run_case(e, s, ++seed);

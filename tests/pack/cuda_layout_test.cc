@@ -137,22 +137,26 @@ double half_value(Half target, uint32_t bits) {
                               : format::bf16_to_float(static_cast<uint16_t>(bits));
 }
 
-// The 16-bit factor that a scale byte stands for.
-double scale_factor(const CudaLinearLayout& l, uint8_t byte) {
+// The 16-bit factor of a piece's row and k, read as the kernels read it.
+double scale_factor(const CudaLinearLayout& l, const uint8_t* scales, int row, int k) {
+  const uint32_t pair = static_cast<uint32_t>(row / 16 * 8 + row % 8);
+  const uint32_t group = static_cast<uint32_t>(k / l.format.group);
+  uint32_t index = 0;
+  int rotation = 0;
+  if (l.format.group == 16) {
+    index = 2 * pair + group / 2, rotation = group % 2 != 0 ? 8 : 0;
+  } else if (l.format.group == 32) {
+    index = pair, rotation = group % 2 != 0 ? 8 : 0;
+  } else {
+    index = pair / 2, rotation = pair % 2 != 0 ? 8 : 0;
+  }
+  uint32_t word;
+  std::memcpy(&word, scales + 4 * index, 4);
+  const uint32_t half = format::rotate_left(word, rotation) >> (row / 8 % 2 != 0 ? 16 : 0);
   const bool exponent =
       l.format.block_scale == format::BlockScale::kE8M0 && l.activation() == Half::kBF16;
-  if (l.activation() == Half::kF16 || exponent)
-    return half_value(l.activation(), uint32_t{byte} << 7);
-  return half_value(Half::kBF16, 0x7000u | (uint32_t{byte} << 4));
-}
-
-uint8_t scale_byte(const CudaLinearLayout& l, const uint8_t* scales, int row, int k) {
-  const int pair = row / 16 * 8 + row % 8;
-  const int upper = row / 8 % 2;
-  const int per_row = kPieceCols / l.format.group;
-  const int run = per_row < 2 ? per_row : 2;
-  const int i = k / l.format.group;
-  return scales[pair * 2 * per_row + i / run * 2 * run + upper * run + i % run];
+  if (l.activation() == Half::kF16 || exponent) return half_value(l.activation(), half & 0x7f80);
+  return half_value(Half::kBF16, 0x7000u | (half & 0x0ff0));
 }
 
 void check_round_trip(const std::string& name, int64_t rows, int64_t cols, Half target) {
@@ -168,54 +172,52 @@ void check_round_trip(const std::string& name, int64_t rows, int64_t cols, Half 
   const Status status = pack_cuda_linear(s.stored, l, packed, pool);
   ASSERT_TRUE(status.ok()) << status.error().message;
   for (int64_t tile = 0; tile < l.row_tiles(); ++tile)
-    for (int64_t stage = 0; stage < l.k_stages(); ++stage)
-      for (int block = 0; block < kPiecesPerStage; ++block) {
+    for (int64_t k_piece = 0; k_piece < l.k_pieces(); ++k_piece)
+      for (int block = 0; block < kPiecesPerTile; ++block) {
         const uint8_t* piece =
             packed.data() +
-            ((tile * l.k_stages() + stage) * kPiecesPerStage + block) * l.piece_bytes();
+            ((tile * l.k_pieces() + k_piece) * kPiecesPerTile + block) * l.piece_bytes();
         ASSERT_EQ(((piece - packed.data()) % 16), 0);
-        for (int unit = 0; unit < 2; ++unit)
-          for (int t = 0; t < 128; ++t) {
-            uint32_t w[16] = {};
-            uint32_t r[16];
-            for (int j = 0; j < l.words(); ++j)
-              std::memcpy(&w[j], piece + unit * l.unit_bytes() + unit_word_offset(l.words(), t, j),
-                          4);
-            if (l.format.dense)
-              std::memcpy(r, w, sizeof(r));
-            else
-              place_any(l.format.element, target, w, r);
-            for (int i = 0; i < 32; ++i) {
-              const int reg = i / 2;
-              const sm90a::Coordinate c = sm90a::a_coordinate(t, reg % 4, i % 2);
-              const int local_k = unit * 64 + 16 * (reg / 4) + c.col;
-              const int64_t row = tile * kTileRows + block * kPieceRows + c.row;
-              const int64_t k = stage * kPieceCols + local_k;
-              double value = half_value(target, (r[reg] >> (16 * (i % 2))) & 0xffff);
-              if (l.format.group != 0) {
-                value *= scale_factor(l, scale_byte(l, piece + 2 * l.unit_bytes(), c.row, local_k));
-                // The product itself must be a number of the MMA's type.
-                const uint16_t rounded = target == Half::kF16
-                                             ? format::float_to_f16(static_cast<float>(value))
-                                             : format::float_to_bf16(static_cast<float>(value));
-                ASSERT_EQ(half_value(target, rounded), value);
-              } else if (!l.format.dense && target == Half::kBF16) {
-                value = std::ldexp(value, 127 - l.format.element.bias());
-              }
-              float multiplier;
-              std::memcpy(&multiplier, packed.data() + l.multiplier_offset() + row * 4, 4);
-              if (row >= rows || k >= cols) {
-                ASSERT_EQ(value, 0.0) << "padding at row " << row << ", k " << k;
-                continue;
-              }
-              const double outer = s.stored.outer_scales.empty() ? 1.0
-                                   : s.stored.outer_scales.size() == 1
-                                       ? s.stored.outer_scales[0]
-                                       : s.stored.outer_scales[static_cast<size_t>(row)];
-              ASSERT_EQ(value * multiplier, s.values[static_cast<size_t>(row * cols + k)] * outer)
-                  << "row " << row << ", k " << k;
+        for (int t = 0; t < 128; ++t) {
+          uint32_t w[16] = {};
+          uint32_t r[16];
+          for (int j = 0; j < l.words(); ++j)
+            std::memcpy(&w[j], piece + unit_word_offset(l.words(), t, j), 4);
+          if (l.format.dense)
+            std::memcpy(r, w, sizeof(r));
+          else
+            place_any(l.format.element, target, w, r);
+          for (int i = 0; i < 32; ++i) {
+            const int reg = i / 2;
+            const sm90a::Coordinate c = sm90a::a_coordinate(t, reg % 4, i % 2);
+            const int local_k = 16 * (reg / 4) + c.col;
+            const int64_t row = tile * kTileRows + block * kPieceRows + c.row;
+            const int64_t k = k_piece * kPieceCols + local_k;
+            double value = half_value(target, (r[reg] >> (16 * (i % 2))) & 0xffff);
+            if (l.format.group != 0) {
+              value *= scale_factor(l, piece + l.unit_bytes(), c.row, local_k);
+              // The product itself must be a number of the MMA's type.
+              const uint16_t rounded = target == Half::kF16
+                                           ? format::float_to_f16(static_cast<float>(value))
+                                           : format::float_to_bf16(static_cast<float>(value));
+              ASSERT_EQ(half_value(target, rounded), value);
+            } else if (!l.format.dense && target == Half::kBF16) {
+              value = std::ldexp(value, 127 - l.format.element.bias());
             }
+            float multiplier;
+            std::memcpy(&multiplier, packed.data() + l.multiplier_offset() + row * 4, 4);
+            if (row >= rows || k >= cols) {
+              ASSERT_EQ(value, 0.0) << "padding at row " << row << ", k " << k;
+              continue;
+            }
+            const double outer = s.stored.outer_scales.empty() ? 1.0
+                                 : s.stored.outer_scales.size() == 1
+                                     ? s.stored.outer_scales[0]
+                                     : s.stored.outer_scales[static_cast<size_t>(row)];
+            ASSERT_EQ(value * multiplier, s.values[static_cast<size_t>(row * cols + k)] * outer)
+                << "row " << row << ", k " << k;
           }
+        }
       }
 }
 
@@ -249,10 +251,10 @@ uint64_t packed_hash(const std::string& name, Half target) {
 
 // A change here means that files with the old numbers cannot be read: give the layout a new number.
 TEST(CudaLinearLayout, PackedBytesArePinned) {
-  EXPECT_EQ(packed_hash("e3m2", Half::kBF16), 15586845122928470262ull);
-  EXPECT_EQ(packed_hash("nvfp4", Half::kBF16), 13710857602052917988ull);
-  EXPECT_EQ(packed_hash("e3m2", Half::kF16), 2446760609558077477ull);
-  EXPECT_EQ(packed_hash("mxfp4", Half::kF16), 7865436161484582807ull);
+  EXPECT_EQ(packed_hash("e3m2", Half::kBF16), 11054762489347432890ull);
+  EXPECT_EQ(packed_hash("nvfp4", Half::kBF16), 17171410533563773910ull);
+  EXPECT_EQ(packed_hash("e3m2", Half::kF16), 10855993987160701401ull);
+  EXPECT_EQ(packed_hash("mxfp4", Half::kF16), 16518049349587156383ull);
 }
 
 TEST(CudaLinearLayout, RefusesBadScalesAndCodes) {

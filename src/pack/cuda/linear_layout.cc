@@ -46,7 +46,7 @@ class Packer {
 
   // Validates a row and prepares its scales.
   Result<RowScales> scan_row(int64_t row) const;
-  void pack_piece(int64_t tile, int64_t stage, int block, const RowScales* rows,
+  void pack_piece(int64_t tile, int64_t piece, int block, const RowScales* rows,
                   uint8_t* out) const;
 
  private:
@@ -54,8 +54,8 @@ class Packer {
   bool group_is_zero(int64_t row, int64_t group) const;
   uint8_t scale_code(int64_t row, int64_t group, const RowScales& scales) const;
   void gather(int64_t row0, int64_t k0, uint16_t (*values)[kPieceCols]) const;
-  void pack_unit(const uint16_t (*values)[kPieceCols], int k0, uint8_t* out) const;
-  void pack_scales(int64_t row0, int64_t stage, const RowScales* rows, uint8_t* out) const;
+  void pack_unit(const uint16_t (*values)[kPieceCols], uint8_t* out) const;
+  void pack_scales(int64_t row0, int64_t piece, const RowScales* rows, uint8_t* out) const;
 
   uint32_t code(int64_t row, int64_t k) const {
     return format::unpack_code(weight_.codes.data() + row * row_bytes_, row_bytes_, k,
@@ -78,12 +78,7 @@ void Packer::build_spread_table() {
   for (int r = 0; r < plan_.registers; ++r) {
     for (uint32_t c = 0; c < codes; ++c) {
       const uint32_t placed = format::placed_bits(element, layout_.activation(), c);
-      uint32_t* words = &spread_[(size_t{codes} * r + c) * plan_.words];
-      for (int i = 0; i < plan_.term_count[r]; ++i) {
-        const format::PlacementTerm term = plan_.terms[r][i];
-        const uint32_t bits = placed & term.mask;
-        words[term.word] |= term.shift >= 0 ? bits >> term.shift : bits << -term.shift;
-      }
+      format::unplace(plan_, r, 0, placed, &spread_[(size_t{codes} * r + c) * plan_.words]);
     }
   }
 }
@@ -194,7 +189,7 @@ void Packer::gather(int64_t row0, int64_t k0, uint16_t (*values)[kPieceCols]) co
   }
 }
 
-void Packer::pack_unit(const uint16_t (*values)[kPieceCols], int k0, uint8_t* out) const {
+void Packer::pack_unit(const uint16_t (*values)[kPieceCols], uint8_t* out) const {
   const int words = layout_.words();
   const size_t codes = layout_.format.dense ? 0 : layout_.format.element.code_count();
   for (int t = 0; t < sm90a::kWarpgroupThreads; ++t) {
@@ -202,48 +197,47 @@ void Packer::pack_unit(const uint16_t (*values)[kPieceCols], int k0, uint8_t* ou
     for (int r = 0; r < 16; ++r) {
       for (int h = 0; h < 2; ++h) {
         const sm90a::Coordinate c = sm90a::a_coordinate(t, r % 4, h);
-        const uint32_t value = values[c.row][k0 + 16 * (r / 4) + c.col];
+        const uint32_t value = values[c.row][16 * (r / 4) + c.col];
         if (layout_.format.dense) {
           w[r] |= value << (16 * h);
           continue;
         }
         const uint32_t* bits = &spread_[(codes * (r % plan_.registers) + value) * plan_.words];
         uint32_t* target = w + r / plan_.registers * plan_.words;
-        for (int j = 0; j < plan_.words; ++j) target[j] |= bits[j] << (16 * h);
+        for (int j = 0; j < plan_.words; ++j) target[j] |= format::rotate_left(bits[j], 16 * h);
       }
     }
     for (int j = 0; j < words; ++j) std::memcpy(out + unit_word_offset(words, t, j), &w[j], 4);
   }
 }
 
-void Packer::pack_scales(int64_t row0, int64_t stage, const RowScales* rows, uint8_t* out) const {
-  const int per_row = kPieceCols / layout_.format.group;  // scales of a row in this piece
-  const int run = std::min(per_row, 2);                   // scales of a row that lie together
-  std::memset(out, 0, static_cast<size_t>(layout_.scale_bytes()));
-  for (int pair = 0; pair < kPieceRows / 2; ++pair) {
-    for (int upper = 0; upper < 2; ++upper) {
-      const int r = 16 * (pair / 8) + pair % 8 + 8 * upper;
-      if (row0 + r >= layout_.rows) continue;
-      for (int i = 0; i < per_row; ++i) {
-        const int64_t group = stage * per_row + i;
-        if (group >= groups_) continue;
-        out[pair * 2 * per_row + i / run * 2 * run + upper * run + i % run] =
-            scale_code(row0 + r, group, rows[r]);
-      }
+void Packer::pack_scales(int64_t row0, int64_t piece, const RowScales* rows, uint8_t* out) const {
+  const int group = layout_.format.group;
+  const int per_row = std::max(1, kPieceCols / group);  // scales of a row in this piece
+  uint32_t words[kPieceRows] = {};
+  for (int r = 0; r < kPieceRows && row0 + r < layout_.rows; ++r) {
+    const int pair = 8 * (r / 16) + r % 8;
+    const int upper = r / 8 % 2;
+    for (int i = 0; i < per_row; ++i) {
+      const int64_t index = piece * kPieceCols / group + i;
+      if (index >= groups_) continue;
+      const uint32_t code = scale_code(row0 + r, index, rows[r]);
+      const uint32_t bits = code << (layout_.scale_shift() + 16 * upper);
+      const int word = per_row == 1 ? pair / 2 : pair * per_row / 2 + i / 2;
+      const int second = per_row == 1 ? pair % 2 : i % 2;
+      words[word] |= format::rotate_left(bits, -8 * second);
     }
   }
+  std::memcpy(out, words, static_cast<size_t>(layout_.scale_bytes()));
 }
 
-void Packer::pack_piece(int64_t tile, int64_t stage, int block, const RowScales* rows,
+void Packer::pack_piece(int64_t tile, int64_t piece, int block, const RowScales* rows,
                         uint8_t* out) const {
   uint16_t values[kPieceRows][kPieceCols];
   const int64_t row0 = tile * kTileRows + block * kPieceRows;
-  gather(row0, stage * kPieceCols, values);
-  pack_unit(values, 0, out);
-  pack_unit(values, kUnitCols, out + layout_.unit_bytes());
-  if (layout_.format.group != 0) {
-    pack_scales(row0, stage, rows, out + 2 * layout_.unit_bytes());
-  }
+  gather(row0, piece * kPieceCols, values);
+  pack_unit(values, out);
+  if (layout_.format.group != 0) pack_scales(row0, piece, rows, out + layout_.unit_bytes());
 }
 
 Status check_source(const StoredMatrix& weight, const CudaLinearLayout& layout) {
@@ -315,9 +309,9 @@ Status pack_cuda_linear(const StoredMatrix& weight, const CudaLinearLayout& layo
   std::mutex mutex;
   std::optional<Error> error;
   std::atomic<bool> failed{false};
-  const int64_t stages = layout.k_stages();
+  const int64_t k_pieces = layout.k_pieces();
   const int64_t piece = layout.piece_bytes();
-  pool.for_ranges(layout.row_tiles() * kPiecesPerStage, 1, [&](int64_t begin, int64_t end, int) {
+  pool.for_ranges(layout.row_tiles() * kPiecesPerTile, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end && !failed; ++i) {  // i: block of 64 rows
       RowScales rows[kPieceRows];
       float multipliers[kPieceRows] = {};
@@ -336,11 +330,11 @@ Status pack_cuda_linear(const StoredMatrix& weight, const CudaLinearLayout& layo
       }
       std::memcpy(out.data() + layout.multiplier_offset() + i * kPieceRows * 4, multipliers,
                   sizeof(multipliers));
-      const int64_t tile = i / kPiecesPerStage;
-      const int block = static_cast<int>(i % kPiecesPerStage);
-      for (int64_t s = 0; s < stages; ++s) {
-        packer.pack_piece(tile, s, block, rows,
-                          out.data() + ((tile * stages + s) * kPiecesPerStage + block) * piece);
+      const int64_t tile = i / kPiecesPerTile;
+      const int block = static_cast<int>(i % kPiecesPerTile);
+      for (int64_t k = 0; k < k_pieces; ++k) {
+        packer.pack_piece(tile, k, block, rows,
+                          out.data() + ((tile * k_pieces + k) * kPiecesPerTile + block) * piece);
       }
     }
   });

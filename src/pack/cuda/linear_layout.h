@@ -1,21 +1,24 @@
-// Packed layout of a Linear weight for the sm_90a ring kernel, and the packer.
+// Packed layout of a Linear weight for the CUDA kernels, and the packer.
 //
 // A packed weight is one block of bytes:
-//   pieces      [ceil(N/256)][ceil(K/128)][4] pieces of 64 rows x 128 k, in the order in which the
-//               kernel streams them, so that a stage of 256 rows is contiguous
+//   pieces      [ceil(N/256)][2*ceil(K/128)][4] pieces of 64 rows x 64 k, in the order in which the
+//               kernels stream them, so that 256 rows x 64 or more k are contiguous
 //   multipliers [256*ceil(N/256)] FP32 per row, at multiplier_offset
-// A piece is two units of 64 rows x 64 k, then the block scales of its 64 rows.
-// A unit holds bits() words for each of the warpgroup's 128 threads: first 16-byte vectors (thread
-// t at 16*t of each 2048 bytes), then 8-byte and 4-byte ones, so that loads are conflict-free. The
-// words of a thread become its 16 A registers by format/placement.h; register 4*i + a, half h is
-// (row, k) = a_coordinate(t, a, h) + (0, 16*i) of arch/cuda/sm90a/map.h.
-// Block scales: thread rows g and g+8 of warp w form row pair 8*w + g; per row pair
-//   16-element groups: 4 words, word i = [row: groups 2i, 2i+1][row + 8: groups 2i, 2i+1]
-//   32 and more:       bytes [row: 128/group or 2 at most][row + 8: the same], 2 such words for 32
-// Scale bytes are recoded so that one shift places them beside the element:
+// A piece is a unit of codes, then the block scales of its rows.
+// A unit holds bits() words for each of 128 threads: first 16-byte vectors (thread t at 16*t of
+// each 2048 bytes), then 8-byte and 4-byte ones, so that loads are conflict-free. The words of a
+// thread become its 16 A registers by format/placement.h; register 4*i + a, half h is (row, k) =
+// a_coordinate(t, a, h) + (0, 16*i) of arch/cuda/sm90a/map.h; mma.sync has the same map. Block
+// scales: thread rows g and g+8 of warp w form row pair 8*w + g. A scale is an 8-bit code, shifted
+// to its place in the MMA's type (scale_shift) in the low half of a 32-bit word for row g and in
+// the high half for row g+8. A word holds two scales per half: the first in place, the second such
+// that a rotation of the word to the left by 8 bits brings it in place.
+//   16-element groups: 2 words per row pair, word i: groups 2i and 2i+1 of the piece
+//   32:                1 word per row pair: groups 0 and 1
+//   64, 128:           1 word per two row pairs: the group of pair 2j, then that of pair 2j+1
+// Scale codes:
 //   E5M3 (E4M3 scales, and E8M0 for f16): (e + 22) << 3 | mantissa for 2^e * (1 + mantissa/8);
-//   stands
-//        for 2^(e+7) in the MMA's type. Byte 0 where the scale or all its codes are zero.
+//   stands for 2^(e+7) in the MMA's type. Code 0 where the scale or all its codes are zero.
 //   exponent (E8M0 for bf16): the bf16 exponent field itself.
 // The power of two that placement and scale codes leave over is in the row's multiplier, together
 // with channel or tensor scale, and for E8M0 the row's largest exponent.
@@ -23,6 +26,7 @@
 // bf16 place bits differently.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -36,16 +40,15 @@
 namespace sub8::pack {
 
 // Changing what a packed byte means takes a new number.
-enum class CudaLayoutId : uint32_t { kSm90aF16 = 0x90a01, kSm90aBF16 = 0x90a02 };
+enum class CudaLayoutId : uint32_t { kSm90aF16 = 0x90a03, kSm90aBF16 = 0x90a04 };
 
 // How the kernel applies block scales.
 enum class GroupKind : uint8_t { kNone, k16, k32 };  // k32: 32, 64 or 128, a run-time value
 
 inline constexpr int kTileRows = 256;
 inline constexpr int kPieceRows = 64;
-inline constexpr int kPieceCols = 128;
-inline constexpr int kUnitCols = 64;
-inline constexpr int kPiecesPerStage = kTileRows / kPieceRows;
+inline constexpr int kPieceCols = 64;
+inline constexpr int kPiecesPerTile = kTileRows / kPieceRows;
 
 struct CudaLinearLayout {
   CudaLayoutId id = CudaLayoutId::kSm90aBF16;
@@ -64,14 +67,19 @@ struct CudaLinearLayout {
   // Words per thread and unit: bits per weight.
   int words() const { return format.dense ? 16 : format.element.bits(); }
   int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
-  int64_t k_stages() const { return (cols + kPieceCols - 1) / kPieceCols; }
+  int64_t k_pieces() const { return (cols + 2 * kPieceCols - 1) / (2 * kPieceCols) * 2; }
   int64_t unit_bytes() const { return int64_t{words()} * 128 * 4; }
   int64_t scale_bytes() const {  // per piece
-    return format.group == 0 ? 0 : int64_t{kPieceRows} * kPieceCols / format.group;
+    return format.group == 0 ? 0 : kPieceRows * std::max<int64_t>(1, kPieceCols / format.group);
   }
-  int64_t piece_bytes() const { return 2 * unit_bytes() + scale_bytes(); }
+  int64_t piece_bytes() const { return unit_bytes() + scale_bytes(); }
+  // Left shift of a scale code to its place in a half.
+  int scale_shift() const {
+    const bool e5m3 = format.block_scale == format::BlockScale::kE4M3;
+    return activation() == format::Half::kBF16 && e5m3 ? 4 : 7;
+  }
   int64_t multiplier_offset() const {
-    return row_tiles() * k_stages() * kPiecesPerStage * piece_bytes();
+    return row_tiles() * k_pieces() * kPiecesPerTile * piece_bytes();
   }
   int64_t total_bytes() const { return multiplier_offset() + row_tiles() * kTileRows * 4; }
 };

@@ -28,6 +28,12 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+// threadIdx.x, read anew: for what is needed rarely and should not keep a register.
+__device__ __forceinline__ int thread_index() {
+  int t;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+  return t;
+}
 // x of lane 0: for values that are equal in all lanes of a converged warp.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 // The low (high) half of x in both halves.

@@ -47,6 +47,9 @@ __device__ __forceinline__ void tensor_copy_2d_multicast(uint32_t dst, const voi
       "l"(map), "r"(x), "r"(y), "r"(bar), "h"(cta_mask), "l"(policy)
       : "memory");
 }
+__device__ __forceinline__ void prefetch_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -89,13 +89,9 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
-__device__ __forceinline__ uint32_t atomic_add_acq_rel(uint32_t* p, uint32_t value) {
-  uint32_t old;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(old)
-               : "l"(p), "r"(value)
-               : "memory");
-  return old;
+// What this thread wrote, or waited for, is visible before the sum.
+__device__ __forceinline__ void add_release(uint32_t* p, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 __device__ __forceinline__ float4 load_l2(const float4* p) {
   float4 v;

@@ -10,7 +10,7 @@ namespace sub8::arch::sm80 {
 template <format::Half Type, int Tokens>
 struct MmaAtom {
   static constexpr int kAccumulators = Tokens / 2;
-  static_assert(Tokens == 8 || Tokens == 16);
+  static_assert(Tokens == 8 || Tokens % 16 == 0);
 
   // Activations lie as sm90a::b_swizzle places them: rows of 128 bytes (64 k), 16-byte chunk c of
   // row r at chunk c ^ (r & 7). One matrix load covers 32 k of 8 tokens or 16 k of 16 tokens; what
@@ -27,10 +27,20 @@ struct MmaAtom {
   static constexpr int kStepsPerLoad = Tokens == 8 ? 2 : 1;
   __device__ static void load_tokens(uint32_t at, uint32_t tile, int k,
                                      uint32_t (&b)[kStepsPerLoad][Tokens / 8][2]) {
-    uint32_t r[4];
-    ptx::load_matrices((at ^ (k << 5)) + tile, r);
-    b[0][0][0] = r[0], b[0][0][1] = r[1];
-    b[kStepsPerLoad - 1][Tokens / 8 - 1][0] = r[2], b[kStepsPerLoad - 1][Tokens / 8 - 1][1] = r[3];
+    if constexpr (Tokens == 8) {
+      uint32_t r[4];
+      ptx::load_matrices((at ^ (k << 5)) + tile, r);
+      b[0][0][0] = r[0], b[0][0][1] = r[1];
+      b[1][0][0] = r[2], b[1][0][1] = r[3];
+    } else {
+#pragma unroll
+      for (int n = 0; n < Tokens / 8; n += 2) {
+        uint32_t r[4];
+        ptx::load_matrices((at ^ (k << 5)) + tile + n * 1024, r);
+        b[0][n][0] = r[0], b[0][n][1] = r[1];
+        b[0][n + 1][0] = r[2], b[0][n + 1][1] = r[3];
+      }
+    }
   }
   __device__ static void mma(float (&d)[kAccumulators], const uint32_t (&a)[4],
                              const uint32_t (&b)[Tokens / 8][2]) {

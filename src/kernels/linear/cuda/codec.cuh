@@ -43,85 +43,97 @@ struct Codec {
   static constexpr int kWords = kDense ? 16 : Element.bits();
   static constexpr int kUnitBytes = kWords * 512;
 
-  // What a thread keeps to find its scales of 32 and more elements.
+  // Bytes of a piece; known when compiled unless groups have a run-time size.
+  __device__ static uint32_t piece_bytes(const RingParams& p) {
+    if constexpr (Groups == GroupKind::kNone) return kUnitBytes;
+    if constexpr (Groups == GroupKind::k16) return kUnitBytes + 256;
+    return p.piece_bytes;
+  }
+
+  // What a thread keeps to find its scales.
   struct ScaleAccess {
-    uint32_t offset = 0;        // of its first word within the piece's scales
-    uint32_t second = 0;        // distance to the second word
-    uint32_t selector[2] = {};  // per unit
+    uint32_t offset = 0;    // of its first word within the piece's scales
+    uint32_t rotation = 0;  // groups of 64 and more: 0 or 8
+    bool one_group = false;
   };
 
   __device__ static ScaleAccess scale_access(const RingParams& p, int t) {
     ScaleAccess a;
     const uint32_t pair = 8 * (t / 32) + (t % 32) / 4;
     if constexpr (Groups == GroupKind::k16) {
-      a.offset = pair * 16;
+      a.offset = pair * 8;
     } else if constexpr (Groups == GroupKind::k32) {
-      const uint32_t byte = pair * p.scale_pair_bytes;
-      a.offset = byte & ~3u;
-      if (p.scale_pair_bytes == 8) {
-        a.second = 4;
-        a.selector[0] = 0x3210, a.selector[1] = 0x7654;
-      } else if (p.scale_pair_bytes == 4) {
-        a.selector[0] = 0x2200, a.selector[1] = 0x3311;
-      } else {
-        a.selector[0] = a.selector[1] = (byte & 2) != 0 ? 0x3322 : 0x1100;
-      }
+      a.one_group = p.scale_pairs == 2;
+      a.offset = a.one_group ? pair / 2 * 4 : pair * 4;
+      a.rotation = a.one_group ? 8 * (pair % 2) : 0;
     }
     return a;
   }
 
-  // Scale factors for the four k steps of a unit: per step, low half = row g, high half = row g
-  // + 8.
-  __device__ static void load_scales(const RingParams& p, const ScaleAccess& a, uint32_t scales,
-                                     int unit, uint32_t (&s)[4]) {
+  // Words of scales as loaded, for one unit.
+  static constexpr int kScaleWords = Groups == GroupKind::kNone ? 0
+                                     : Groups == GroupKind::k16 ? 2
+                                                                : 1;
+  struct Loaded {
+    uint32_t words[kWords];
+    uint32_t scales[kScaleWords + 1] = {};
+  };
+  // `words`: address of the unit plus 16 * t; `scales`: of the thread's scales.
+  __device__ static void load(uint32_t words, uint32_t scales, int t, Loaded& q) {
+    load_words(words, t, q.words);
     if constexpr (Groups == GroupKind::k16) {
-      const uint2 v = ptx::load_shared_64(scales + 8 * unit);
-      const uint32_t w[2] = {v.x, v.y};
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if constexpr (Type == Half::kF16) {
-          s[2 * i] = (w[i] << 7) & 0x7f807f80u;
-          s[2 * i + 1] = (w[i] >> 1) & 0x7f807f80u;
-        } else {
-          s[2 * i] = ptx::and_or(w[i] << 4, 0x0ff00ff0u, 0x70007000u);
-          s[2 * i + 1] = ptx::and_or(w[i] >> 4, 0x0ff00ff0u, 0x70007000u);
-        }
-      }
+      const uint2 v = ptx::load_shared_64(scales);
+      q.scales[0] = v.x, q.scales[1] = v.y;
     } else if constexpr (Groups == GroupKind::k32) {
-      const uint32_t first = ptx::load_shared_32(scales);
-      const uint32_t second = ptx::load_shared_32(scales + a.second);
-      const uint32_t w = ptx::permute_bytes(first, second, a.selector[unit]);
-      s[0] = s[1] = ((w << p.scale_shift_low) & p.scale_mask) | p.scale_base;
-      s[2] = s[3] = ((w >> p.scale_shift_high) & p.scale_mask) | p.scale_base;
+      q.scales[0] = ptx::load_shared_32(scales);
     }
   }
 
-  __device__ static void dequantise(const uint32_t (&w)[kWords], const uint32_t (&s)[4],
-                                    uint32_t (&a)[4][4]) {
+  // Scale factors of k step i (of four): low half = row g, high half = row g + 8.
+  __device__ static uint32_t scale(const RingParams& p, const ScaleAccess& a, const Loaded& q,
+                                   int i) {
+    if constexpr (Groups == GroupKind::k16) {
+      const uint32_t w =
+          i % 2 == 0 ? q.scales[i / 2] : __funnelshift_l(q.scales[i / 2], q.scales[i / 2], 8);
+      if constexpr (Type == Half::kF16) return w & 0x7f807f80u;
+      return ptx::and_or(w, 0x0ff00ff0u, 0x70007000u);
+    } else {
+      const uint32_t by = i < 2 || a.one_group ? a.rotation : 8;
+      const uint32_t w = __funnelshift_l(q.scales[0], q.scales[0], by);
+      return ptx::and_or(w, p.scale_mask, p.scale_base);
+    }
+  }
+
+  // A registers of Count k steps of 16, from step First of the unit's four on.
+  template <int First, int Count>
+  __device__ static void dequantise(const RingParams& p, const ScaleAccess& access, const Loaded& q,
+                                    uint32_t (&a)[Count][4]) {
     uint32_t r[16];
     if constexpr (kDense) {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) r[i] = w[i];
+      for (int i = 0; i < 16; ++i) r[i] = q.words[i];
     } else {
-      format::place_unit<Element, Type>(w, r);
+      format::place_unit<Element, Type>(q.words, r);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < Count; ++i) {
+      const uint32_t* step = r + 4 * (First + i);
       if constexpr (Groups != GroupKind::kNone) {
-        const uint32_t low = ptx::low_twice(s[i]);
-        const uint32_t high = ptx::high_twice(s[i]);
-        a[i][0] = ptx::multiply2<Type>(r[4 * i], low);
-        a[i][1] = ptx::multiply2<Type>(r[4 * i + 1], high);
-        a[i][2] = ptx::multiply2<Type>(r[4 * i + 2], low);
-        a[i][3] = ptx::multiply2<Type>(r[4 * i + 3], high);
+        const uint32_t s = scale(p, access, q, First + i);
+        const uint32_t low = ptx::low_twice(s);
+        const uint32_t high = ptx::high_twice(s);
+        a[i][0] = ptx::multiply2<Type>(step[0], low);
+        a[i][1] = ptx::multiply2<Type>(step[1], high);
+        a[i][2] = ptx::multiply2<Type>(step[2], low);
+        a[i][3] = ptx::multiply2<Type>(step[3], high);
       } else if constexpr (!kDense && Type == Half::kBF16) {
         // Lifts value * 2^(bias - 127) back; smaller products would leave FP32's range.
         constexpr uint32_t kLift = (254u - Element.bias()) << 7;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) a[i][j] = ptx::multiply2<Type>(r[4 * i + j], kLift * 0x10001u);
+        for (int j = 0; j < 4; ++j) a[i][j] = ptx::multiply2<Type>(step[j], kLift * 0x10001u);
       } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) a[i][j] = r[4 * i + j];
+        for (int j = 0; j < 4; ++j) a[i][j] = step[j];
       }
     }
   }

@@ -20,9 +20,11 @@ struct KernelEntry {
   MainLoop loop;
   int tokens;
   int pieces;  // blocks of 64 rows that a CTA works on
+  int units;   // of 64 k per stage
   int cluster;
   int ctas_per_sm;  // of one launch
   int residents;    // CTAs per SM that registers and shared memory are divided among
+  int teams;        // consumer warps or warpgroups
   int threads;
   uint32_t x_bytes;    // of activations per ring slot
   const void* kernel;  // void (RingParams)

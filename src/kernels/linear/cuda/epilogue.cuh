@@ -36,6 +36,13 @@ __device__ __forceinline__ Channel make_channel(const RingParams& p, int32_t n) 
   const bool inside = n < p.n;
   return {n, inside ? p.multipliers[n] : 0.0f, inside && p.bias != nullptr ? p.bias[n] : 0.0f};
 }
+// Brings what make_channel reads near: it is needed at a tile's end, and registers are few until
+// then.
+__device__ __forceinline__ void prefetch_channel(const RingParams& p, int32_t n) {
+  if (n >= p.n) return;
+  ptx::prefetch_l2(p.multipliers + n);
+  if (p.bias != nullptr) ptx::prefetch_l2(p.bias + n);
+}
 
 __device__ __forceinline__ float finish(const RingParams& p, const Channel& c, int32_t row,
                                         float token_scale, float sum) {

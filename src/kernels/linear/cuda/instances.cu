@@ -1,5 +1,7 @@
 // The kernels of one codec of instances.inc: built once per line, with SUB8_LINEAR_CODEC = its
 // name.
+#include <vector>
+
 #include "kernels/linear/cuda/entry.h"
 #include "kernels/linear/cuda/fragment_kernel.cuh"
 #include "kernels/linear/cuda/warpgroup_kernel.cuh"
@@ -7,62 +9,64 @@
 namespace sub8::kernels::linear {
 namespace {
 
-template <class CodecType, int Tokens, int Residents>
-KernelEntry fragment(const char* name) {
-  using C = CodecType;
-  using P = FragmentPolicy<C, Tokens, Residents>;
-  return {name,
-          C::kElement,
-          C::kType,
-          C::kGroups,
-          MainLoop::kFragment,
-          Tokens,
-          P::kPieces,
-          1,
-          2,
-          Residents,
-          P::kThreads,
-          P::kXBytes,
-          reinterpret_cast<const void*>(&fragment_kernel<P>)};
+template <class P>
+KernelEntry entry(const char* name, MainLoop loop, const void* kernel) {
+  return {.codec = name,
+          .element = P::Codec::kElement,
+          .type = P::Codec::kType,
+          .groups = P::Codec::kGroups,
+          .loop = loop,
+          .tokens = P::kTokens,
+          .pieces = P::kPieces,
+          .units = P::kUnits,
+          .cluster = P::kCluster,
+          .ctas_per_sm = P::kCtasPerSm,
+          .residents = P::kResidents,
+          .teams = P::kTeams,
+          .threads = P::kThreads,
+          .x_bytes = P::kXBytes,
+          .kernel = kernel};
 }
 
-template <class CodecType, int Tokens, int Cluster>
+template <class CodecType, int Tokens, int Residents>
+KernelEntry fragment(const char* name) {
+  using P = FragmentPolicy<CodecType, Tokens, Residents>;
+  return entry<P>(name, MainLoop::kFragment, reinterpret_cast<const void*>(&fragment_kernel<P>));
+}
+
+template <class CodecType, WarpgroupShape Shape>
 KernelEntry warpgroup(const char* name) {
-  using C = CodecType;
-  using P = WarpgroupPolicy<C, Tokens, Cluster>;
-  return {name,
-          C::kElement,
-          C::kType,
-          C::kGroups,
-          MainLoop::kWarpgroup,
-          Tokens,
-          P::kPieces,
-          Cluster,
-          1,
-          1,
-          P::kThreads,
-          P::kXBytes,
-          reinterpret_cast<const void*>(&warpgroup_kernel<P>)};
+  using P = WarpgroupPolicy<CodecType, Shape>;
+  return entry<P>(name, MainLoop::kWarpgroup, reinterpret_cast<const void*>(&warpgroup_kernel<P>));
+}
+
+template <ElementFormat Element, GroupKind Groups, Half Type>
+void add_entries(const char* name, std::vector<KernelEntry>* out) {
+  using C = Codec<Element, Type, Groups>;
+  // Measured on an H200: pairs of CTAs that share activations win up to 4 bits per weight, where
+  // activations are a larger part of what is read; single CTAs win above.
+  constexpr int kCluster = C::kWords <= 4 ? 2 : 1;
+  out->push_back(fragment<C, 8, 2>(name));
+  out->push_back(fragment<C, 16, 2>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{16, kCluster, 4, 1, 2, 4}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{32, kCluster, 4, 1, 2, 4}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{64, kCluster, 4, 1, 2, 4}>(name));
+#ifdef SUB8_EXPERIMENT
+#include "experiment.inc"
+#endif
 }
 
 template <ElementFormat Element, GroupKind Groups>
 KernelEntryList all(const char* name) {
-  // Measured on an H200: pairs of CTAs that share activations win up to 4 bits per weight, where
-  // activations are a larger part of what is read; single CTAs win above.
-  constexpr int kCluster = Codec<Element, Half::kBF16, Groups>::kWords <= 4 ? 2 : 1;
-  using B = Codec<Element, Half::kBF16, Groups>;
-  using F = Codec<Element, Half::kF16, Groups>;
-  static const KernelEntry entries[] = {
-      fragment<B, 8, 3>(name),          fragment<B, 16, 2>(name),
-      warpgroup<B, 16, kCluster>(name), warpgroup<B, 32, kCluster>(name),
-      warpgroup<B, 64, kCluster>(name),
+  static const std::vector<KernelEntry> entries = [name] {
+    std::vector<KernelEntry> out;
+    add_entries<Element, Groups, Half::kBF16>(name, &out);
 #ifndef SUB8_LINEAR_BF16_ONLY
-      fragment<F, 8, 3>(name),          fragment<F, 16, 2>(name),
-      warpgroup<F, 16, kCluster>(name), warpgroup<F, 32, kCluster>(name),
-      warpgroup<F, 64, kCluster>(name),
+    add_entries<Element, Groups, Half::kF16>(name, &out);
 #endif
-  };
-  return {entries, static_cast<int>(sizeof(entries) / sizeof(entries[0]))};
+    return out;
+  }();
+  return {entries.data(), static_cast<int>(entries.size())};
 }
 
 #define SUB8_PASTE_(a, b) a##b

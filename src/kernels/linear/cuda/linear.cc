@@ -107,17 +107,19 @@ const std::vector<kl::KernelEntry>& all_entries() {
 }
 
 std::string entry_id(const kl::KernelEntry& e) {
-  const bool fragment = e.loop == kl::MainLoop::kFragment;
   std::string id = "linear_" + std::string(e.codec) + (e.type == Half::kF16 ? "_f16" : "_bf16") +
-                   (fragment ? "_mma_" : "_wgmma_") + std::to_string(e.pieces * pack::kPieceRows) +
-                   "x" + std::to_string(e.tokens) + "x128";
+                   (e.loop == kl::MainLoop::kFragment ? "_mma_" : "_wgmma_") +
+                   std::to_string(e.pieces * pack::kPieceRows) + "x" + std::to_string(e.tokens) +
+                   "x" + std::to_string(e.units * pack::kPieceCols) + "_w" +
+                   std::to_string(e.teams);
+  if (e.residents > 1) id += "_r" + std::to_string(e.residents);
   if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
   return id;
 }
 
-bool wanted_loop(const kl::KernelEntry& e, LinearLoop wanted) {
-  return wanted == LinearLoop::kAny ||
-         (wanted == LinearLoop::kFragment) == (e.loop == kl::MainLoop::kFragment);
+bool runs(const kl::KernelEntry& e, const pack::CudaLinearLayout& layout) {
+  const format::ElementFormat element = layout.format.dense ? kl::kDense : layout.format.element;
+  return e.element == element && e.type == layout.activation() && e.groups == layout.group_kind();
 }
 
 Result<kl::KernelEntry> select(const pack::CudaLinearLayout& layout, int64_t m,
@@ -125,35 +127,26 @@ Result<kl::KernelEntry> select(const pack::CudaLinearLayout& layout, int64_t m,
   const kl::KernelEntry* best = nullptr;
   const auto better = [&](const kl::KernelEntry& e) {
     if (best == nullptr) return true;
-    // The smallest tile that holds all rows, else the largest tile; fragments; single CTAs.
+    // The smallest tile that holds all rows, else the largest tile; then the first in the list.
     const bool fits = e.tokens >= m;
     const bool best_fits = best->tokens >= m;
     if (fits != best_fits) return fits;
-    if (e.tokens != best->tokens) return fits ? e.tokens < best->tokens : e.tokens > best->tokens;
-    if (e.loop != best->loop) return e.loop == kl::MainLoop::kFragment;
-    return e.cluster < best->cluster;
+    return fits ? e.tokens < best->tokens : e.tokens > best->tokens;
   };
-  const format::ElementFormat element = layout.format.dense ? kl::kDense : layout.format.element;
   for (const kl::KernelEntry& e : all_entries()) {
-    if (!(e.element == element) || e.type != layout.activation() ||
-        e.groups != layout.group_kind()) {
-      continue;
-    }
-    if (tuning.tokens != 0 && e.tokens != tuning.tokens) continue;
-    if (tuning.cluster != 0 && e.cluster != tuning.cluster) continue;
-    if (tuning.ctas_per_sm > e.residents || !wanted_loop(e, tuning.loop)) continue;
+    if (!runs(e, layout) || tuning.ctas_per_sm > e.residents) continue;
+    if (!entry_id(e).ends_with(tuning.kernel)) continue;
     if (better(e)) best = &e;
   }
   if (best == nullptr)
-    return unsupported("no kernel for " + layout.format.name() + " with " +
-                       std::to_string(tuning.tokens) + " tokens in clusters of " +
-                       std::to_string(tuning.cluster) + " (0: any)");
+    return unsupported("no kernel for " + layout.format.name() +
+                       (tuning.kernel.empty() ? "" : " whose id ends with " + tuning.kernel));
   return *best;
 }
 
 size_t partial_bytes(const kl::KernelEntry& e, const Device& device) {
   const int ctas = std::max(e.ctas_per_sm, e.residents);  // more than `residents` never run
-  return size_t{2} * static_cast<size_t>(device.sms * ctas * e.pieces) * pack::kPieceRows *
+  return static_cast<size_t>(device.sms * ctas * e.pieces) * pack::kPieceRows *
          static_cast<size_t>(e.tokens) * 4;
 }
 size_t staged_row_elements(int64_t k) { return static_cast<size_t>(round_up<int64_t>(k, 8)); }
@@ -219,25 +212,21 @@ Status check_call(const LinearPlan& plan, const LinearCall& call) {
 
 void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
   if (layout.group_kind() != pack::GroupKind::k32) return;
-  p.scale_pair_bytes = static_cast<uint32_t>(2 * pack::kPieceCols / layout.format.group);
+  p.scale_pairs = layout.format.group > 32 ? 2 : 1;
   const bool exponents =
       layout.format.block_scale == format::BlockScale::kE8M0 && layout.activation() == Half::kBF16;
   if (exponents || layout.activation() == Half::kF16) {  // byte << 7
     p.scale_mask = 0x7f807f80u;
-    p.scale_shift_high = 1;
-    p.scale_shift_low = 7;
   } else {  // E5M3 in bf16
     p.scale_mask = 0x0ff00ff0u;
     p.scale_base = 0x70007000u;
-    p.scale_shift_high = 4;
-    p.scale_shift_low = 4;
   }
 }
 
 Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
               const LinearTuning& tuning, bool early, cudaStream_t stream) {
-  const uint32_t slot =
-      round_up<uint32_t>(e.x_bytes + static_cast<uint32_t>(e.pieces) * p.piece_bytes, 1024);
+  const uint32_t slot = round_up<uint32_t>(
+      e.x_bytes + static_cast<uint32_t>(e.pieces * e.units) * p.piece_bytes, 1024);
   const int residents = tuning.residents != 0 ? tuning.residents : e.residents;
   const int share = std::min(device.shared_bytes, device.shared_bytes_per_sm / residents - 1024);
   const uint32_t room = static_cast<uint32_t>(share) - 1024 - kBarrierBytes;
@@ -323,7 +312,8 @@ Status run(const LinearPlan& plan, const void* packed, const LinearCall& call, v
   p.weight_tiles = static_cast<int32_t>(layout.row_tiles());
   p.row_tiles = ceil_div(ceil_div(p.n, pack::kPieceRows), e.pieces * e.cluster);
   p.token_tiles = static_cast<int32_t>(ceil_div<int64_t>(call.m, e.tokens));
-  p.k_stages = static_cast<int32_t>(layout.k_stages());
+  p.k_pieces = static_cast<int32_t>(layout.k_pieces());
+  p.k_stages = p.k_pieces / e.units;
   const int64_t total = int64_t{p.row_tiles} * p.token_tiles * p.k_stages;
   if (total > (int64_t{1} << 30))
     return invalid_argument("N, K and M are too large together: " + std::to_string(total) +
@@ -385,6 +375,15 @@ LinearStatus run_linear(const LinearPlan& plan, const void* packed, const Linear
   const Status s = run(plan, packed, call, workspace, workspace_bytes,
                        static_cast<cudaStream_t>(stream), tuning);
   return s.ok() ? LinearStatus{} : fail(s.error().within("run_linear"));
+}
+
+std::vector<std::string> linear_kernels(const LinearPlan& plan) {
+  std::vector<std::string> ids;
+  const Result<pack::CudaLinearLayout> layout = layout_of(plan);
+  if (!layout.ok()) return ids;
+  for (const kl::KernelEntry& e : all_entries())
+    if (runs(e, *layout)) ids.push_back(entry_id(e));
+  return ids;
 }
 
 LinearStatus explain_linear(const LinearPlan& plan, int64_t m, const LinearTuning& tuning,

@@ -20,8 +20,8 @@ struct RingParams {
   const float* bias;          // per output channel, or null
   const void* residual;       // [rows of Y, N], type of y, or null; added last
   void* y;
-  float* partials;     // [2 * workers * cluster][256 * tile_m]
-  uint32_t* counters;  // [workers * cluster * 4], zero between launches
+  float* partials;     // [workers][rows of a worker's tile][tokens]
+  uint32_t* counters;  // [workers][16 rows of a worker's tile], zero between launches
   int64_t ldy;         // elements between rows of Y
   int64_t ld_residual;
   int32_t m;             // rows of X
@@ -29,7 +29,8 @@ struct RingParams {
   int32_t row_tiles;     // along N, in units of cluster * 256 rows
   int32_t weight_tiles;  // row tiles of 256 that the packed weight has
   int32_t token_tiles;   // along M
-  int32_t k_stages;
+  int32_t k_pieces;      // along K, as packed
+  int32_t k_stages;      // along K
   // The stages are divided among clusters (or CTAs): the first `longer_workers` take one more.
   int32_t workers;
   int32_t stages_per_worker;
@@ -39,11 +40,9 @@ struct RingParams {
   uint32_t fold;    // rows 2i and 2i+1 of X are added
   uint32_t stages;  // ring slots
   // Block scales of 32 and more elements.
-  uint32_t scale_pair_bytes;  // bytes per row pair and piece
+  uint32_t scale_pairs;  // row pairs per word of scales: 1 or 2
   uint32_t scale_mask;
   uint32_t scale_base;
-  int32_t scale_shift_high;  // right shift that brings a half's high byte into place
-  int32_t scale_shift_low;   // left shift for the low byte
 };
 
 }  // namespace sub8::kernels::linear

@@ -9,13 +9,14 @@
 
 namespace sub8::kernels::linear {
 
-inline constexpr int kBarrierBytes = 1024;  // barriers and flags, in front of the ring
+inline constexpr int kBarrierBytes = 1024;  // barriers, in front of the ring
 inline constexpr int kMaxSlots = 32;
 
 // Shared-memory addresses of a CTA.
 struct Ring {
   uint32_t full;
   uint32_t empty;
+  uint32_t stored;  // completes when all warps have stored their sums (split_k.cuh)
   uint32_t slots;
   uint32_t slot_bytes;
   uint32_t count;
@@ -43,10 +44,10 @@ __device__ __forceinline__ void copy_activations(const RingParams& p, const Ring
                                                  const Segment& seg, int k, uint32_t rank,
                                                  uint64_t policy) {
 #pragma unroll
-  for (int box = 0; box < 2; ++box) {
+  for (int box = 0; box < P::kUnits; ++box) {
     const uint32_t dst = ring.x(s) + box * P::kXBoxBytes + rank * P::kBoxRows * 128;
     const int row = seg.token_tile * P::kTokens + rank * P::kBoxRows;
-    const int col = (2 * k + box) * 64;
+    const int col = (P::kUnits * k + box) * 64;
     if constexpr (P::kCluster == 1) {
       ptx::tensor_copy_2d(dst, &p.x, col, row, ring.full_bar(s), policy);
     } else {
@@ -56,8 +57,38 @@ __device__ __forceinline__ void copy_activations(const RingParams& p, const Ring
   }
 }
 
-// Barriers of the ring and flags, by one thread. `releases`: arrivals that free a slot.
-__device__ __forceinline__ void init_ring(const Ring& ring, uint32_t releases) {
+// Where the pieces of a stage (Pieces along N, Units along K) lie in a slot: as the copies bring
+// them. A tile of the packed weight is contiguous along K; a part of one is copied unit by unit.
+template <int Pieces, int Units>
+struct SlotWeights {
+  static constexpr int kChunk = Pieces < pack::kPiecesPerTile ? Pieces : pack::kPiecesPerTile;
+  static constexpr bool kWhole = kChunk == pack::kPiecesPerTile;
+  static constexpr int kCopies = kWhole ? Pieces / kChunk : Units;
+  static constexpr int kPiecesPerCopy = kWhole ? kChunk * Units : kChunk;
+  // First piece along N and unit of copy c.
+  __host__ __device__ static constexpr int row(int c) { return kWhole ? c * kChunk : 0; }
+  __host__ __device__ static constexpr int unit(int c) { return kWhole ? 0 : c; }
+  // Distance, in pieces, of piece b and unit u from the first.
+  __host__ __device__ static constexpr int at(int b, int u) {
+    return b / kChunk * kChunk * Units + u * kChunk + b % kChunk;
+  }
+};
+
+// `base`: shared memory of the CTA, a multiple of 1024.
+template <class P>
+__device__ __forceinline__ Ring make_ring(const RingParams& p, uint32_t base) {
+  const uint32_t weights = P::kUnits * P::kPieces * P::Codec::piece_bytes(p);
+  return {base,
+          base + 8 * kMaxSlots,
+          base + 16 * kMaxSlots,
+          base + kBarrierBytes,
+          ring_slot_bytes(P::kXBytes, weights),
+          p.stages};
+}
+
+// By one thread. `releases`: arrivals that free a slot; `warps`: consumers of this CTA.
+__device__ __forceinline__ void init_ring(const Ring& ring, uint32_t releases, uint32_t warps) {
+  ptx::mbarrier_init(ring.stored, warps);
   for (uint32_t s = 0; s < ring.count; ++s) {
     ptx::mbarrier_init(ring.full_bar(s), 1);
     ptx::mbarrier_init(ring.empty_bar(s), releases);
@@ -71,19 +102,19 @@ __device__ void produce(const RingParams& p, const Ring& ring, int worker, uint3
   const uint64_t keep_policy = ptx::policy_evict_last();
   const WorkRange range = work_range(p, worker);
   const auto copy_weights = [&](uint32_t s, const Segment& seg, int k) {
-    ptx::mbarrier_expect_bytes(ring.full_bar(s), P::kPieces * p.piece_bytes + P::kXBytes);
-    // A CTA's rows are part of one stored tile, one tile, or several.
-    constexpr int kChunk = P::kPieces < pack::kPiecesPerStage ? P::kPieces : pack::kPiecesPerStage;
-    const uint32_t bytes = kChunk * p.piece_bytes;
+    const uint32_t piece_bytes = P::Codec::piece_bytes(p);
+    ptx::mbarrier_expect_bytes(ring.full_bar(s), P::kUnits * P::kPieces * piece_bytes + P::kXBytes);
+    const uint32_t bytes = P::Weights::kPiecesPerCopy * piece_bytes;
 #pragma unroll
-    for (int c = 0; c < P::kPieces / kChunk; ++c) {
-      const int32_t piece = (seg.row_tile * P::kCluster + rank) * P::kPieces + c * kChunk;
+    for (int c = 0; c < P::Weights::kCopies; ++c) {
+      const int32_t piece = (seg.row_tile * P::kCluster + rank) * P::kPieces + P::Weights::row(c);
       // The last tiles may lie behind the weight; they stream its last tile and write nothing.
-      const int32_t wanted = piece / pack::kPiecesPerStage;
+      const int32_t wanted = piece / pack::kPiecesPerTile;
       const int64_t tile = wanted < p.weight_tiles ? wanted : p.weight_tiles - 1;
-      const int64_t source = (tile * p.k_stages + k) * pack::kPiecesPerStage +
-                             static_cast<uint32_t>(piece) % pack::kPiecesPerStage;
-      ptx::bulk_copy(ring.x(s) + P::kXBytes + c * bytes, p.weights + source * p.piece_bytes, bytes,
+      const int64_t source =
+          (tile * p.k_pieces + k * P::kUnits + P::Weights::unit(c)) * pack::kPiecesPerTile +
+          static_cast<uint32_t>(piece) % pack::kPiecesPerTile;
+      ptx::bulk_copy(ring.x(s) + P::kXBytes + c * bytes, p.weights + source * piece_bytes, bytes,
                      ring.full_bar(s), p.token_tiles == 1 ? stream_policy : keep_policy);
     }
   };

@@ -1,5 +1,14 @@
-// Split-K: several workers contribute to a tile. Each contribution is a block of rows held by a
-// team of threads (a warp or a warpgroup) in its accumulators.
+// Split-K. A tile cut by split points has several contributors. All but the one with the lowest k
+// store their sums in global memory and go on at once; a warp of their CTA that does nothing else
+// announces them. The contributor of the lowest k, for which the tile is the last piece of work,
+// waits for the announcements (long made, as a rule), adds the stored sums to its own in order of k
+// and writes the tile. So equal calls give equal bits.
+//
+// Waiting is safe: a contributor waits only for workers with a higher number, and worker numbers
+// run against block numbers, so those blocks were started before.
+//
+// Unit of exchange: the accumulators of one warp, 16 rows of a tile (`row16` of `rows16` that a
+// worker has). A worker stores at most one tile's: that of its first segment.
 #pragma once
 
 #include "arch/cuda/ptx/sync.cuh"
@@ -7,100 +16,75 @@
 
 namespace sub8::kernels::linear {
 
-template <int Threads>
-struct Team;
-template <>
-struct Team<32> {
-  uint32_t* unused;
-  __device__ int rank() const { return static_cast<int>(threadIdx.x) % 32; }
-  // f() of the first thread, called after everything the team did before.
-  template <class F>
-  __device__ uint32_t ask_first(F f) const {
-    __syncwarp();
-    uint32_t v = 0;
-    if (rank() == 0) v = f();
-    return __shfl_sync(~0u, v, 0);
-  }
-};
-template <>
-struct Team<128> {
-  uint32_t* flag;  // a shared word of this warpgroup
-  __device__ int rank() const { return static_cast<int>(threadIdx.x) % 128; }
-  template <class F>
-  __device__ uint32_t ask_first(F f) const {
-    const int id = 1 + static_cast<int>(threadIdx.x) / 128;
-    ptx::named_barrier(id, 128);
-    if (rank() == 0) *flag = f();
-    ptx::named_barrier(id, 128);
-    return *flag;
-  }
-};
+template <int Values>
+__device__ __forceinline__ float4* stored_sums(const RingParams& p, int worker, int row16,
+                                               int rows16) {
+  return reinterpret_cast<float4*>(p.partials) +
+         (int64_t{worker} * rows16 + row16) * (Values / 4 * 32) + threadIdx.x % 32;
+}
 
-// Adds up the contributions to block `block` (of `blocks` in a tile). Returns whether the caller
-// holds the whole sum and must write it. Whoever arrives last adds, always in order of k, so nobody
-// waits and the result does not depend on timing.
-template <int Threads, int Values>
-__device__ bool add_contributions(const RingParams& p, const Segment& seg, int worker, int block,
-                                  int blocks, uint32_t* flag, float (&d)[Values]) {
+template <int Values>
+__device__ __forceinline__ void store_sums(const RingParams& p, int worker, int row16, int rows16,
+                                           const float (&d)[Values]) {
+  float4* out = stored_sums<Values>(p, worker, row16, rows16);
+#pragma unroll
+  for (int v = 0; v < Values / 4; ++v)
+    ptx::store_l2(out + v * 32, make_float4(d[4 * v], d[4 * v + 1], d[4 * v + 2], d[4 * v + 3]));
+}
+
+// By one warp, which all warps that stored have told so through the barrier `stored`. Announces
+// rows16_here of the worker's rows, from first_row16 on.
+__device__ __forceinline__ void announce_sums(const RingParams& p, int worker, int first_row16,
+                                              int rows16_here, int rows16, uint32_t stored) {
+  const WorkRange range = work_range(p, worker);
+  const Segment seg = segment_at(p, range.begin, range.end);
+  if (seg.k_begin == 0) return;
+  const int owner = worker_of(p, seg.tile * p.k_stages);
+  ptx::mbarrier_wait(stored, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane < rows16_here)
+    ptx::add_release(p.counters + int64_t{owner} * rows16 + first_row16 + lane, 1);
+}
+
+// By the contributor of the lowest k: adds what the others stored.
+template <int Values>
+__device__ void add_sums(const RingParams& p, const Segment& seg, int worker, int row16, int rows16,
+                         float (&d)[Values]) {
   constexpr int kVectors = Values / 4;
-  const Team<Threads> team{flag};
-  const int32_t start = seg.tile * p.k_stages;
-  const int first = worker_of(p, start);
-  const int last = worker_of(p, start + p.k_stages - 1);
-  const auto partial = [&](int w) {
-    // A worker has at most two cut tiles: the one it begins with and the one it ends with.
-    const int slot = 2 * w + (w == first ? 1 : 0);
-    return reinterpret_cast<float4*>(p.partials) +
-           (int64_t{slot} * blocks + block) * kVectors * Threads + team.rank();
-  };
-  // A worker is the first contributor of one cut tile at most, which names the counter.
-  uint32_t* counter = p.counters + int64_t{first} * blocks + block;
-  const uint32_t others = static_cast<uint32_t>(last - first);
-  // The contributor of the lowest k works on this tile last of all it does; the others have usually
-  // arrived by then, and it can go on from its registers.
-  bool in_registers = false;
-  if (worker == first)
-    in_registers = team.ask_first([&] { return ptx::load_acquire(counter) == others; }) != 0;
-  if (!in_registers) {
-    float4* mine = partial(worker);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      ptx::store_l2(mine + v * Threads,
-                    make_float4(d[4 * v], d[4 * v + 1], d[4 * v + 2], d[4 * v + 3]));
-    // ask_first orders the team's stores before its first thread's release, which is cumulative.
-    if (team.ask_first([&] { return ptx::atomic_add_acq_rel(counter, 1) == others; }) == 0)
-      return false;
-    const float4* p0 = partial(first);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const float4 x = ptx::load_l2(p0 + v * Threads);
-      d[4 * v] = x.x, d[4 * v + 1] = x.y, d[4 * v + 2] = x.z, d[4 * v + 3] = x.w;
-    }
-  }
-  // Several contributions are fetched at once, then added one after the other.
+  // A few loads are under way at once: of several contributions, or of parts of one.
   constexpr int kBatch = kVectors <= 2 ? 4 : kVectors <= 4 ? 2 : 1;
-#pragma unroll 1
-  for (int w = first + 1; w <= last; w += kBatch) {
-    float4 x[kBatch][kVectors];
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      if (w + b > last) break;
-      const float4* other = partial(w + b);
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) x[b][v] = ptx::load_l2(other + v * Threads);
+  constexpr int kPart = kVectors <= 8 ? kVectors : 8;
+  const int last = worker_of(p, seg.tile * p.k_stages + p.k_stages - 1);
+  uint32_t* counter = p.counters + int64_t{worker} * rows16 + row16;
+  if (threadIdx.x % 32 == 0) {
+    while (ptx::load_acquire(counter) != static_cast<uint32_t>(last - worker)) {
     }
+    *counter = 0;
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int w = worker + 1; w <= last; w += kBatch) {
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      if (w + b > last) break;
+    for (int part = 0; part < kVectors; part += kPart) {
+      float4 x[kBatch][kPart];
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        d[4 * v] += x[b][v].x, d[4 * v + 1] += x[b][v].y;
-        d[4 * v + 2] += x[b][v].z, d[4 * v + 3] += x[b][v].w;
+      for (int b = 0; b < kBatch; ++b) {
+        if (w + b > last) break;
+        const float4* other = stored_sums<Values>(p, w + b, row16, rows16) + part * 32;
+#pragma unroll
+        for (int v = 0; v < kPart; ++v) x[b][v] = ptx::load_l2(other + v * 32);
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        if (w + b > last) break;
+#pragma unroll
+        for (int v = 0; v < kPart; ++v) {
+          float* sum = d + 4 * (part + v);
+          sum[0] += x[b][v].x, sum[1] += x[b][v].y, sum[2] += x[b][v].z, sum[3] += x[b][v].w;
+        }
       }
     }
   }
-  if (team.rank() == 0) *counter = 0;
-  return true;
 }
 
 }  // namespace sub8::kernels::linear

@@ -19,61 +19,122 @@
 
 namespace sub8::kernels::linear {
 
-// Up to 64 tokens four warpgroups have 64 rows each. With 128 tokens the accumulators leave room
-// for two warpgroups only, with two blocks of 64 rows each; the producer is then a whole warpgroup,
-// so that its registers can be handed over.
-template <class CodecType, int Tokens, int Cluster>
-struct WarpgroupPolicy {
-  static constexpr int kRowBlocks = Tokens > 64 ? 2 : 1;
-  static constexpr int kWarpgroups = 4 / kRowBlocks;
-  static constexpr int kPieces = kWarpgroups * kRowBlocks;
-  static constexpr int kConsumerThreads = kWarpgroups * 128;
-  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 112;
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
-  static constexpr int kThreads = kConsumerThreads + 128;
-  using Codec = CodecType;
-  using Atom = arch::sm90a::WgmmaAtom<Codec::kType, Tokens>;
-  static constexpr int kTokens = Tokens;
-  static constexpr int kCluster = Cluster;
-  static constexpr int kBoxRows = Tokens / Cluster;
-  static constexpr uint32_t kXBoxBytes = Tokens * 128;  // 64 k of all tokens
-  static constexpr uint32_t kXBytes = 2 * kXBoxBytes;
+struct WarpgroupShape {
+  int tokens;
+  int cluster;      // CTAs that share activations (and have neighbouring rows)
+  int warpgroups;   // of consumers
+  int row_blocks;   // of 64 rows per warpgroup
+  int units;        // of 64 k per stage
+  int group_steps;  // k steps of 16 per group of wgmma: 2 or 4
 };
 
-template <class P>
-__device__ __forceinline__ void multiply_unit(const uint32_t (&a)[4][4], uint32_t b_low,
-                                              float (&d)[P::Atom::kAccumulators]) {
+template <class CodecType, WarpgroupShape Shape>
+struct WarpgroupPolicy {
+  using Codec = CodecType;
+  using Atom = arch::sm90a::WgmmaAtom<Codec::kType, Shape.tokens>;
+  static constexpr int kTokens = Shape.tokens;
+  static constexpr int kCluster = Shape.cluster;
+  static constexpr int kWarpgroups = Shape.warpgroups;
+  static constexpr int kRowBlocks = Shape.row_blocks;
+  static constexpr int kUnits = Shape.units;
+  static constexpr int kGroupSteps = Shape.group_steps;
+  static constexpr int kPieces = kWarpgroups * kRowBlocks;
+  using Weights = SlotWeights<kPieces, kUnits>;
+  static constexpr int kTeams = kWarpgroups;
+  static constexpr int kConsumerThreads = kWarpgroups * 128;
+  static constexpr int kThreads = kConsumerThreads + 128;  // the producer: one thread of these
+  // What the producer's warpgroup gives back, the consumers take; more than the launch allocated
+  // would wait for ever.
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 112;
+  static_assert(kWarpgroups == 2 || kWarpgroups == 4);
+  static_assert(kWarpgroups * kConsumerRegisters + kProducerRegisters <=
+                65536 / (8 * kThreads) * 8 * kThreads / 128);
+  static constexpr int kBoxRows = kTokens / kCluster;
+  static constexpr uint32_t kXBoxBytes = kTokens * 128;  // 64 k of all tokens
+  static constexpr uint32_t kXBytes = kUnits * kXBoxBytes;
+  static constexpr int kCtasPerSm = 1;
+  static constexpr int kResidents = 1;
+};
+
+// Fills register set `a` with the weights of k steps First.. of a unit and multiplies them.
+template <class P, int First>
+__device__ __forceinline__ void multiply_steps(const RingParams& p,
+                                               const typename P::Codec::ScaleAccess& access,
+                                               typename P::Codec::Loaded& q, uint32_t b_low,
+                                               uint32_t (&a)[P::kGroupSteps][4],
+                                               float (&d)[P::Atom::kAccumulators]) {
+  // Nothing below may move up, where the group before last may still read `a`.
+  ptx::pin(q.words);
+  ptx::pin(q.scales);
+  P::Codec::template dequantise<First, P::kGroupSteps>(p, access, q, a);
+#pragma unroll
+  for (int i = 0; i < P::kGroupSteps; ++i) ptx::pin(a[i]);
   ptx::wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) P::Atom::mma(d, a[i], ptx::b_descriptor(b_low + 2 * i));
+  for (int i = 0; i < P::kGroupSteps; ++i)
+    P::Atom::mma(d, a[i], ptx::b_descriptor(b_low + 2 * (First + i)));
   ptx::wgmma_commit();
 }
 
-template <int Count>
-__device__ __forceinline__ void pin_set(uint32_t (&a)[Count][4]) {
+// The 16 rows of a warp in row block `block` of its warpgroup, counted within the cluster's tile.
+template <class P>
+__device__ __forceinline__ int row16_of(uint32_t rank, int block) {
+  const int warp = ptx::thread_index() / 32;
+  return 4 * (static_cast<int>(rank) * P::kPieces + warp / 4 * P::kRowBlocks + block) + warp % 4;
+}
+// This lane's first output channel of them; the other is 8 further.
+template <class P>
+__device__ __forceinline__ int32_t first_channel(int32_t row_tile, uint32_t rank, int block) {
+  return (row_tile * P::kCluster * P::kPieces * 4 + row16_of<P>(rank, block)) * 16 +
+         ptx::thread_index() % 32 / 4;
+}
+
+// Stores a contribution, or completes the tile and writes it.
+template <class P>
+__device__ void finish_segment(const RingParams& p, const Ring& ring, const Segment& seg,
+                               int worker, uint32_t rank,
+                               float (&d)[P::kRowBlocks][P::Atom::kAccumulators]) {
+  constexpr int kRows16 = P::kCluster * P::kPieces * 4;
 #pragma unroll
-  for (int i = 0; i < Count; ++i) ptx::pin(a[i]);
+  for (int b = 0; b < P::kRowBlocks; ++b) {
+    const int row16 = row16_of<P>(rank, b);
+    if (seg.k_begin > 0) {
+      store_sums(p, worker, row16, kRows16, d[b]);
+      continue;
+    }
+    const int32_t n = first_channel<P>(seg.row_tile, rank, b);
+    const Channel channels[2] = {make_channel(p, n), make_channel(p, n + 8)};
+    if (seg.k_end < p.k_stages) add_sums(p, seg, worker, row16, kRows16, d[b]);
+    write_tile<P::kTokens>(p, channels, seg.token_tile * P::kTokens, d[b]);
+  }
+  if (seg.k_begin > 0) {
+    __syncwarp();
+    if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
+  }
 }
 
 template <class P>
-__device__ void consume(const RingParams& p, const Ring& ring, int worker, uint32_t rank,
-                        uint32_t* flags) {
+__device__ void consume(const RingParams& p, const Ring& ring, int worker, uint32_t rank) {
   using Codec = typename P::Codec;
-  constexpr int kSteps = 2 * P::kRowBlocks;  // units per stage and warpgroup
+  constexpr int kSteps = P::kUnits * P::kRowBlocks;  // units per stage and warpgroup
+  // Register sets alternate from group to group, from one stage to the next too.
+  static_assert(kSteps * 4 / P::kGroupSteps % 2 == 0);
   const int warpgroup = threadIdx.x / 128;
   const int t = threadIdx.x % 128;
   const int first_block = warpgroup * P::kRowBlocks;
   const auto access = Codec::scale_access(p, t);
   // Opaque, so that addresses stay in registers instead of being derived again in every stage.
-  const uint32_t pieces = ring.slots + P::kXBytes + first_block * p.piece_bytes;
-  const uint32_t words_at = ptx::opaque(pieces + 16 * t);
-  const uint32_t scales_at = ptx::opaque(pieces + 2 * Codec::kUnitBytes + access.offset);
+  const uint32_t piece_bytes = Codec::piece_bytes(p);
+  const uint32_t first = ring.slots + P::kXBytes + P::Weights::at(first_block, 0) * piece_bytes;
+  const uint32_t words_at = ptx::opaque(first + 16 * t);
+  const uint32_t scales_at = ptx::opaque(first + Codec::kUnitBytes + access.offset);
   const uint32_t b_at = ptx::opaque(ptx::b_descriptor_low(ring.slots));
   const uint32_t slot_bytes = ptx::opaque(ring.slot_bytes);
   const uint32_t full_at = ptx::opaque(ring.full);
   const WorkRange range = work_range(p, worker);
   RingCursor cursor;
-  uint32_t a[2][4][4];
+  uint32_t a[2][P::kGroupSteps][4];
   float d[P::kRowBlocks][P::Atom::kAccumulators];
 
   const auto release = [&](uint32_t slot) {
@@ -83,69 +144,66 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
       if constexpr (P::kCluster > 1) ptx::mbarrier_arrive_remote(ring.empty_bar(slot), rank ^ 1);
     }
   };
-  struct Loaded {
-    uint32_t words[Codec::kWords];
-    uint32_t scales[4];
-  };
-  const auto load = [&](uint32_t offset, int unit, Loaded& q) {
-    load_words(words_at + offset + unit * Codec::kUnitBytes, t, q.words);
-    Codec::load_scales(p, access, scales_at + offset, unit, q.scales);
-  };
-  // Where registers allow it, both units of a stage are loaded before the first is used.
-  constexpr bool kLoadAhead = P::kTokens <= 32 && Codec::kWords <= 8;
+  typename Codec::Loaded q;
 
 #pragma unroll 1
   for (int32_t position = range.begin; position < range.end;) {
     const Segment seg = segment_at(p, position, range.end);
     const int count = seg.k_end - seg.k_begin;
-    // Read now, needed at the end: their latency hides behind the main loop.
-    Channel channels[P::kRowBlocks][2];
 #pragma unroll
     for (int b = 0; b < P::kRowBlocks; ++b) {
-      const int32_t n = ((seg.row_tile * P::kCluster + rank) * P::kPieces + first_block + b) * 64 +
-                        (t / 32) * 16 + (t % 32) / 4;
-      channels[b][0] = make_channel(p, n);
-      channels[b][1] = make_channel(p, n + 8);
+      prefetch_channel(p, first_channel<P>(seg.row_tile, rank, b));
 #pragma unroll
       for (int i = 0; i < P::Atom::kAccumulators; ++i) d[b][i] = 0.0f;
       ptx::pin(d[b]);
     }
+    // Loads the words of a step of the stage in `slot`.
+    const auto load = [&](uint32_t slot, int step) {
+      const uint32_t at = slot * slot_bytes +
+                          P::Weights::at(step % P::kRowBlocks, step / P::kRowBlocks) * piece_bytes;
+      Codec::load(words_at + at, scales_at + at, t, q);
+    };
+    ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
+    load(cursor.slot, 0);
     uint32_t previous = 0;
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       // Uniform across the warp, which the compiler sees only after a shuffle.
       const uint32_t b_low = ptx::uniform(b_at + cursor.slot * (slot_bytes >> 4));
-      ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
-      const uint32_t offset = cursor.slot * slot_bytes;
-      Loaded q[2];
-      load(offset, 0, q[0]);
-      if constexpr (kLoadAhead) load(offset, 1, q[1]);
+      const uint32_t slot = cursor.slot;
+      cursor.advance(ring.count);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const int block = step % P::kRowBlocks;
-        const int unit = step / P::kRowBlocks;
-        if (!kLoadAhead && step > 0) load(offset + block * p.piece_bytes, unit, q[step % 2]);
-        Codec::dequantise(q[step % 2].words, q[step % 2].scales, a[step % 2]);
-        pin_set(a[step % 2]);
-        multiply_unit<P>(a[step % 2], b_low + unit * (P::kXBoxBytes >> 4), d[block]);
-        ptx::wgmma_wait<1>();  // the group before this one: the other register set is free
-        if (step == 0 && i > 0) release(previous);  // and so is the slot before
+        const uint32_t b = b_low + step / P::kRowBlocks * (P::kXBoxBytes >> 4);
+        // After each wait the group before the last has ended: its register set is free, and with
+        // the first one so is the slot before.
+        if constexpr (P::kGroupSteps == 4) {
+          multiply_steps<P, 0>(p, access, q, b, a[step % 2], d[block]);
+        } else {
+          multiply_steps<P, 0>(p, access, q, b, a[0], d[block]);
+          ptx::wgmma_wait<1>();
+          if (step == 0 && i > 0) release(previous);
+          multiply_steps<P, 2>(p, access, q, b, a[1], d[block]);
+        }
+        // The next words come in while the tensor cores work.
+        if (step + 1 < kSteps) {
+          load(slot, step + 1);
+        } else if (i + 1 < count) {
+          ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
+          load(cursor.slot, 0);
+        }
+        ptx::wgmma_wait<1>();
+        if (P::kGroupSteps == 4 && step == 0 && i > 0) release(previous);
       }
-      previous = cursor.slot;
-      cursor.advance(ring.count);
+      previous = slot;
     }
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int b = 0; b < P::kRowBlocks; ++b) ptx::pin(d[b]);
     release(previous);
+    finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, rank, d);
     position += count;
-#pragma unroll
-    for (int b = 0; b < P::kRowBlocks; ++b) {
-      const bool whole = count == p.k_stages ||
-                         add_contributions<128>(p, seg, worker, rank * P::kPieces + first_block + b,
-                                                P::kCluster * P::kPieces, flags + warpgroup, d[b]);
-      if (whole) write_tile<P::kTokens>(p, channels[b], seg.token_tile * P::kTokens, d[b]);
-    }
   }
 }
 
@@ -154,15 +212,12 @@ __global__ void __launch_bounds__(P::kThreads, 1)
     warpgroup_kernel(const __grid_constant__ RingParams p) {
   extern __shared__ uint8_t shared[];
   const uint32_t base = (ptx::shared_address(shared) + 1023) & ~1023u;
-  const Ring ring{base, base + 8 * kMaxSlots, base + kBarrierBytes,
-                  ring_slot_bytes(P::kXBytes, P::kPieces * p.piece_bytes), p.stages};
-  uint32_t* flags =
-      reinterpret_cast<uint32_t*>(shared + (base - ptx::shared_address(shared)) + 16 * kMaxSlots);
+  const Ring ring = make_ring<P>(p, base);
   const uint32_t rank = P::kCluster > 1 ? ptx::cluster_rank() : 0;
-  const int worker = blockIdx.x / P::kCluster;
+  const int worker = p.workers - 1 - static_cast<int>(blockIdx.x) / P::kCluster;
   if (threadIdx.x == P::kConsumerThreads) {
     ptx::prefetch_tensor_map(&p.x);
-    init_ring(ring, P::kWarpgroups * 4 * P::kCluster);
+    init_ring(ring, P::kWarpgroups * 4 * P::kCluster, P::kWarpgroups * 4);
   }
   __syncthreads();
   if constexpr (P::kCluster > 1) ptx::cluster_sync();
@@ -170,10 +225,13 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   if (threadIdx.x >= P::kConsumerThreads) {
     ptx::shrink_registers<P::kProducerRegisters>();
     if (threadIdx.x == P::kConsumerThreads) produce<P>(p, ring, worker, rank);
+    if (threadIdx.x / 32 == P::kConsumerThreads / 32 + 1)
+      announce_sums(p, worker, rank * P::kPieces * 4, P::kPieces * 4, P::kCluster * P::kPieces * 4,
+                    ring.stored);
   } else {
     ptx::grow_registers<P::kConsumerRegisters>();
     ptx::wait_for_previous_grid();
-    consume<P>(p, ring, worker, rank, flags);
+    consume<P>(p, ring, worker, rank);
   }
   // A CTA must not leave while its partner may still write to it or arrive at its barriers.
   if constexpr (P::kCluster > 1) {
