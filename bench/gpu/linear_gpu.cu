@@ -1,14 +1,18 @@
 // Linear layers on a GPU: microseconds per call, share of the memory floor, ratio to cuBLASLt BF16.
 //
+// --all 1 measures every candidate that could win, for tuning select.cc; the table shows the chosen.
+//
 //   linear_gpu [--shapes FILE | --shape NxK ...] [--formats a,b] [--m 1,8,16] [--json FILE]
-//              [--act bf16|f16] [--pdl 0|1] [--kernel END_OF_ID]
+//              [--act bf16|f16] [--pdl 0|1] [--kernel END_OF_ID] [--batch-invariant 0|1]
+//              [--all 0|1]
 //              [--ctas PER_SM] [--residents PER_SM] [--bf16 0|1] [--min-mib 300]
 //
 // Method: a CUDA graph of back-to-back calls over rotating weight copies (at least --min-mib MiB,
-// so that no copy survives in L2), median of 21 replays divided by the calls. The floor is a plain
+// so that no copy survives in L2; normal weights, quantised), median of 21 replays divided by the calls. The floor is a plain
 // read kernel over N*K*bits/8 bytes (scales included) in the same kind of graph. cuBLASLt: the best
 // of its first 8 heuristics. --pdl 1 (default) sets weights_are_constant.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -44,11 +48,6 @@ __device__ uint32_t mix(uint32_t x) {
   x ^= x >> 16, x *= 0x7feb352dU, x ^= x >> 15, x *= 0x846ca68bU, x ^= x >> 16;
   return x;
 }
-__global__ void fill_bits(uint32_t* p, size_t words, uint32_t seed) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < words;
-       i += size_t{gridDim.x} * blockDim.x)
-    p[i] = mix(static_cast<uint32_t>(i) ^ seed);
-}
 __global__ void fill_normal(uint16_t* p, size_t n, uint32_t seed, int f16) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n;
        i += size_t{gridDim.x} * blockDim.x) {
@@ -59,10 +58,10 @@ __global__ void fill_normal(uint16_t* p, size_t n, uint32_t seed, int f16) {
     p[i] = f16 ? format::float_to_f16(x) : format::float_to_bf16(x);
   }
 }
-__global__ void fill_value(float* p, size_t n, float v) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n;
+__global__ void repeat(const uint4* from, size_t n, uint4* to, size_t total) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < total;
        i += size_t{gridDim.x} * blockDim.x)
-    p[i] = v;
+    to[i] = from[i % n];
 }
 
 template <int Unroll>
@@ -124,6 +123,11 @@ int copies_of(size_t bytes, size_t min_bytes) {
   return static_cast<int>(std::max<size_t>(2, std::min(n, g_pool_bytes / bytes)));
 }
 
+// Calls in a graph: every copy once, and 24 unless they are long.
+int calls_of(int copies, double us) {
+  return std::max(copies, std::clamp(static_cast<int>(3000 / us), 3, 24));
+}
+
 double floor_time(size_t bytes, size_t min_bytes) {
   const int copies = copies_of(bytes, min_bytes);
   const int calls = std::max(copies, 24);
@@ -180,7 +184,7 @@ double cublas_time(int64_t n, int64_t k, int64_t m, const void* x, void* y, size
                                                x, b, &zero, y, c, y, c, &found[h].algo, workspace,
                                                workspace_bytes, g_stream);
                               },
-                              std::max(copies, 8)));
+                              calls_of(copies, static_cast<double>(n * k) * std::max(2.0 / 4e6, 2e-9 * static_cast<double>(m)))));
   }
   cublasLtMatmulPreferenceDestroy(pref);
   cublasLtMatrixLayoutDestroy(a), cublasLtMatrixLayoutDestroy(b), cublasLtMatrixLayoutDestroy(c);
@@ -195,6 +199,77 @@ std::vector<std::string> split(const std::string& s) {
   return out;
 }
 
+// 256 rows of normal weights, quantised and packed: random codes would cost more power than real
+// weights do, and large products are limited by power.
+std::vector<uint8_t> packed_rows(const format::WeightFormat& f, const std::string& name, int64_t k,
+                                 LinearType activation, LinearPlan* plan) {
+  constexpr int64_t kRows = 256;
+  std::vector<uint8_t> codes(static_cast<size_t>(kRows * f.row_bytes(k)));
+  std::vector<uint8_t> scales(static_cast<size_t>(kRows * f.groups(k)));
+  std::vector<uint8_t> row(static_cast<size_t>(k));
+  std::vector<float> x(static_cast<size_t>(k));
+  uint32_t state = 1;
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (float& v : x) {
+      float sum = -6;  // of twelve uniform numbers: nearly normal
+      for (int j = 0; j < 12; ++j)
+        state = state * 1664525u + 1013904223u, sum += static_cast<float>(state >> 8) * 0x1p-24f;
+      v = sum;
+    }
+    if (f.dense) {
+      for (int64_t c = 0; c < k; ++c) {
+        const uint16_t bits = activation == LinearType::kF16
+                                  ? format::float_to_f16(x[static_cast<size_t>(c)])
+                                  : format::float_to_bf16(x[static_cast<size_t>(c)]);
+        std::memcpy(&codes[static_cast<size_t>(i * f.row_bytes(k) + 2 * c)], &bits, 2);
+      }
+      continue;
+    }
+    const float top = format::decode_element(f.element, f.element.max_code());
+    const int64_t group = f.group != 0 ? f.group : k;
+    for (int64_t begin = 0; begin < k; begin += group) {
+      const int64_t end = std::min(k, begin + group);
+      float amax = 0;
+      for (int64_t c = begin; c < end; ++c) amax = std::max(amax, std::fabs(x[static_cast<size_t>(c)]));
+      float d = amax / top;
+      uint8_t* scale = scales.data() + (f.group != 0 ? i * f.groups(k) + begin / group : 0);
+      if (f.block_scale == format::BlockScale::kE4M3) {
+        *scale = static_cast<uint8_t>(format::encode_element(format::kE4M3, d * 64));
+        d = format::decode_element(format::kE4M3, *scale) / 64;
+      } else if (f.block_scale == format::BlockScale::kE8M0) {
+        const int exponent = static_cast<int>(std::ceil(std::log2(d)));
+        *scale = static_cast<uint8_t>(127 + exponent), d = std::ldexp(1.0f, exponent);
+      }
+      for (int64_t c = begin; c < end; ++c)
+        row[static_cast<size_t>(c)] =
+            static_cast<uint8_t>(format::encode_element(f.element, x[static_cast<size_t>(c)] / d));
+    }
+    format::pack_codes(row.data(), k, f.element.bits(),
+                       &codes[static_cast<size_t>(i * f.row_bytes(k))]);
+  }
+  const std::vector<float> outer(f.dense                                         ? 0
+                                 : f.outer_scale == format::OuterScale::kChannel ? kRows
+                                 : f.outer_scale == format::OuterScale::kTensor  ? 1
+                                                                                 : 0,
+                                 0.01f);
+  LinearWeight w;
+  w.format = name, w.rows = kRows, w.cols = k;
+  w.codes = codes.data(), w.code_bytes = codes.size();
+  w.block_scales = scales.data(), w.block_scale_bytes = scales.size();
+  w.outer_scales = outer.data(), w.outer_scale_count = outer.size();
+  LinearStatus status = plan_linear(w, activation, plan);
+  std::vector<uint8_t> packed;
+  if (status) {
+    packed.resize(plan->packed_bytes);
+    status = pack_linear(w, *plan, packed.data(), packed.size(), 0);
+  }
+  if (!status) {
+    std::printf("%s: %s\n", name.c_str(), status.message.c_str());
+    std::exit(2);
+  }
+  return packed;
+}
+
 struct Shape {
   int64_t n, k;
   bool operator<(const Shape& o) const { return n * k != o.n * o.k ? n * k < o.n * o.k : n < o.n; }
@@ -207,7 +282,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> formats = {"e3m2", "nvfp4"};
   std::vector<int64_t> ms = {1, 8, 16, 32, 64, 128, 512};
   std::string json;
-  bool f16 = false, pdl = true, bf16 = true;
+  bool f16 = false, pdl = true, bf16 = true, invariant = false, all = false;
   LinearTuning tuning;
   size_t min_bytes = size_t{300} << 20;
   for (int i = 1; i < argc; ++i) {
@@ -243,6 +318,10 @@ int main(int argc, char** argv) {
       pdl = v != "0";
     } else if (a == "--bf16") {
       bf16 = v != "0";
+    } else if (a == "--batch-invariant") {
+      invariant = v != "0";
+    } else if (a == "--all") {
+      all = v != "0";
     } else if (a == "--kernel") {
       tuning.kernel = v;
     } else if (a == "--ctas") {
@@ -297,8 +376,6 @@ int main(int argc, char** argv) {
     fill_normal<<<1024, 256, 0, g_stream>>>(reinterpret_cast<uint16_t*>(g_pool), g_pool_bytes / 2,
                                             9, 0);
     for (const int64_t m : ms) base[m] = bf16 ? cublas_time(s.n, s.k, m, x, y, min_bytes) : 0.0;
-    fill_bits<<<1024, 256, 0, g_stream>>>(reinterpret_cast<uint32_t*>(g_pool), g_pool_bytes / 4,
-                                          77);
     for (const std::string& f : formats) {
       const Result<format::WeightFormat> wf = format::parse_weight_format(f);
       LinearWeight lw;
@@ -314,41 +391,65 @@ int main(int argc, char** argv) {
       const size_t stride = (plan.packed_bytes + 255) / 256 * 256;
       const double floor = floor_time(logical, min_bytes);
       const int copies = copies_of(stride, min_bytes);
-      const size_t scales = static_cast<size_t>((s.n + 255) / 256 * 256);
-      for (int i = 0; i < copies; ++i)
-        fill_value<<<64, 256, 0, g_stream>>>(
-            reinterpret_cast<float*>(g_pool + i * stride + plan.packed_bytes - scales * 4), scales,
-            1e-4f);
+      LinearPlan small;
+      const std::vector<uint8_t> rows =
+          packed_rows(*wf, f, s.k, f16 ? LinearType::kF16 : LinearType::kBF16, &small);
+      uint8_t* one = nullptr;
+      CHECK_CUDA(cudaMalloc(&one, rows.size()));
+      CHECK_CUDA(cudaMemcpy(one, rows.data(), rows.size(), cudaMemcpyHostToDevice));
+      const size_t tiles = static_cast<size_t>((s.n + 255) / 256);
+      const size_t codes = rows.size() - 1024;  // 256 multipliers follow
+      for (int i = 0; i < copies; ++i) {
+        uint8_t* copy = g_pool + static_cast<size_t>(i) * stride;
+        repeat<<<1024, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one), codes / 16,
+                                           reinterpret_cast<uint4*>(copy), tiles * codes / 16);
+        repeat<<<64, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one + codes), 64,
+                                         reinterpret_cast<uint4*>(copy + tiles * codes),
+                                         tiles * 64);
+      }
+      CHECK_CUDA(cudaStreamSynchronize(g_stream));
+      CHECK_CUDA(cudaFree(one));
       const size_t work_bytes = linear_workspace_bytes(plan, std::max<int64_t>(max_m, 128));
       void* work = nullptr;
       CHECK_CUDA(cudaMalloc(&work, work_bytes));
-      CHECK_CUDA(cudaMemset(work, 0, 65536));
+      CHECK_CUDA(cudaMemset(work, 0xff, work_bytes));
       std::printf("%6ldx%-6ld %-10s floor %6.1f |", s.n, s.k, f.c_str(), floor);
       for (const int64_t m : ms) {
         LinearCall call;
         call.x = x, call.m = m, call.y = y, call.weights_are_constant = pdl;
-        LinearStatus status;
-        const double us = graph_time(
-            [&](int i) {
-              const LinearStatus r = run_linear(plan, g_pool + (i % copies) * stride, call, work,
-                                                work_bytes, g_stream, tuning);
-              if (!r) status = r;
-            },
-            std::max(copies, 24));
+        call.batch_invariant = invariant;
+        LinearChoice choice;
+        LinearStatus status = explain_linear(plan, m, invariant, tuning, &choice);
+        double chosen = 0;
+        for (size_t c = 0; c < (all ? choice.candidates.size() : 1) && status; ++c) {
+          const LinearCandidate& candidate = choice.candidates[c];
+          if (c > 0 && candidate.estimate_us > 1.7 * choice.candidates[0].estimate_us) continue;
+          LinearTuning exact = tuning;
+          exact.kernel = candidate.kernel, exact.ctas_per_sm = candidate.ctas_per_sm;
+          const double us = graph_time(
+              [&](int i) {
+                const LinearStatus r =
+                    run_linear(plan, g_pool + static_cast<size_t>(i % copies) * stride, call, work,
+                               work_bytes, g_stream, exact);
+                if (!r) status = r;
+              },
+              calls_of(copies, candidate.estimate_us));
+          if (c == 0) chosen = us;
+          if (out != nullptr)
+            std::fprintf(out,
+                         "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
+                         "\"%s\", \"ctas_per_sm\": %d, \"chosen\": %s, \"us\": %.3f, "
+                         "\"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
+                         first ? "" : ",", s.n, s.k, m, f.c_str(), candidate.kernel.c_str(),
+                         candidate.ctas_per_sm, c == 0 ? "true" : "false", us,
+                         candidate.estimate_us, floor, base[m]);
+          first = false;
+        }
         if (!status) {
           std::printf(" %s\n", status.message.c_str());
           return 1;
         }
-        std::string kernel;
-        (void)explain_linear(plan, m, tuning, &kernel);
-        std::printf(" M=%ld %.1f (%.2f, %.2fx)", m, us, floor / us, base[m] / us);
-        if (out != nullptr)
-          std::fprintf(out,
-                       "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
-                       "\"%s\", \"us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
-                       first ? "" : ",", s.n, s.k, m, f.c_str(), kernel.c_str(), us, floor,
-                       base[m]);
-        first = false;
+        std::printf(" M=%ld %.1f (%.2f, %.2fx)", m, chosen, floor / chosen, base[m] / chosen);
       }
       std::printf("\n");
       std::fflush(stdout);

@@ -251,7 +251,6 @@ void run_case(const Case& c, const Source& s, uint32_t seed) {
   const size_t work_bytes = linear_workspace_bytes(s.plan, c.m < 128 ? 128 : c.m);
   DeviceArray<uint8_t> work(work_bytes);
   CHECK_CUDA(cudaMemset(work.p, 0xff, work_bytes));
-  CHECK_CUDA(cudaMemset(work.p, 0, 65536));
   LinearCall call;
   call.x = dx.p, call.ldx = static_cast<int64_t>(ldx), call.m = c.m;
   call.y = dy.p, call.ldy = static_cast<int64_t>(ldy), call.y_type = c.out;
@@ -332,6 +331,39 @@ void run_case(const Case& c, const Source& s, uint32_t seed) {
   ++g_passed;
 }
 
+// With batch_invariant set a row's bits must be the same at every M.
+void check_batch_invariance(const Case& c, const Source& s) {
+  constexpr int64_t kMost = 130;
+  const size_t n = static_cast<size_t>(c.n), k = static_cast<size_t>(c.k);
+  std::vector<uint16_t> x(kMost * k);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = to_half(c.act, random_x(false, hash32(static_cast<uint32_t>(i) * 7u + 3u)));
+  DeviceArray<uint16_t> dx(x.size());
+  dx.put(x);
+  DeviceArray<uint8_t> dp(s.packed.size());
+  dp.put(s.packed);
+  DeviceArray<float> dy(kMost * n);
+  const size_t work_bytes = linear_workspace_bytes(s.plan, kMost);
+  DeviceArray<uint8_t> work(work_bytes);
+  CHECK_CUDA(cudaMemset(work.p, 0xff, work_bytes));
+  std::vector<float> want;
+  for (const int64_t m : {kMost, int64_t{1}, int64_t{5}, int64_t{17}, int64_t{33}, int64_t{64},
+                          int64_t{65}, int64_t{100}}) {
+    CHECK_CUDA(cudaMemset(dy.p, 0xff, dy.n * 4));
+    LinearCall call;
+    call.x = dx.p, call.m = m, call.y = dy.p, call.y_type = LinearType::kF32;
+    call.batch_invariant = true;
+    const LinearStatus r = run_linear(s.plan, dp.p, call, work.p, work_bytes, nullptr);
+    if (!r) return fail(c, r.message);
+    CHECK_CUDA(cudaDeviceSynchronize());
+    const std::vector<float> y = dy.get();
+    if (m == kMost) want = y;
+    if (std::memcmp(y.data(), want.data(), static_cast<size_t>(m) * n * 4) != 0)
+      return fail(c, "batch_invariant: rows differ between M = " + std::to_string(m) + " and 130");
+  }
+  ++g_passed;
+}
+
 // The middle number of "..._256x16x128...".
 int tokens_of(const std::string& kernel) {
   return std::atoi(kernel.c_str() + kernel.find('x', kernel.find("mma_")) + 1);
@@ -373,6 +405,7 @@ int main(int argc, char** argv) {
                  false, false, false, false, false, 0};
           Source s;
           if (!make_source(c, ++seed, &s)) continue;
+          if (sh.n == 1000) check_batch_invariance(c, s);
           for (const std::string& kernel : linear_kernels(s.plan)) {
             c.kernel = kernel;
             c.tokens = tokens_of(kernel);

@@ -27,7 +27,7 @@ build() {
     if [ $# -gt 0 ] && [[ "$only" != *" $name "* ]]; then skip="-DSUB8_LINEAR_EMPTY"; fi
     echo "$compile $NVCC $FLAGS $skip -DSUB8_LINEAR_CODEC=$name -DSUB8_LINEAR_ELEMENT=$element -DSUB8_LINEAR_GROUPS=$groups -c src/kernels/linear/cuda/instances.cu -o $BUILD/codec_$name.o >$BUILD/codec_$name.log 2>&1 || { cat $BUILD/codec_$name.log; exit 255; }"
   done >>"$commands"
-  local sources="src/kernels/linear/cuda/stage_rows.cu src/kernels/linear/cuda/linear.cc src/pack/cuda/linear_layout.cc
+  local sources="src/kernels/linear/cuda/stage_rows.cu src/kernels/linear/cuda/linear.cc src/kernels/linear/cuda/select.cc src/pack/cuda/linear_layout.cc
     src/format/placement.cc src/format/weight_format.cc src/base/error.cc src/base/check.cc src/base/thread_pool.cc
     tests/gpu/linear_gpu_test.cu bench/gpu/linear_gpu.cu"
   for s in $sources; do
@@ -35,7 +35,7 @@ build() {
     echo "$compile $NVCC $FLAGS -c $s -o $o >$o.log 2>&1 || { cat $o.log; exit 255; }" >>"$commands"
   done
   tr '\n' '\0' <"$commands" | xargs -0 -P "$JOBS" -I{} bash -c '{}'
-  local common="$BUILD/stage_rows_cu.o $BUILD/linear_cc.o $BUILD/linear_layout_cc.o $BUILD/placement_cc.o
+  local common="$BUILD/stage_rows_cu.o $BUILD/linear_cc.o $BUILD/select_cc.o $BUILD/linear_layout_cc.o $BUILD/placement_cc.o
     $BUILD/weight_format_cc.o $BUILD/error_cc.o $BUILD/check_cc.o $BUILD/thread_pool_cc.o"
   $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu_test" "$BUILD/linear_gpu_test_cu.o" $common "$BUILD"/codec_*.o -lpthread
   $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu" "$BUILD/linear_gpu_cu.o" $common "$BUILD"/codec_*.o -lcublasLt -lpthread

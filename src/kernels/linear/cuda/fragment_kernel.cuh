@@ -15,7 +15,7 @@
 
 namespace sub8::kernels::linear {
 
-template <class CodecType, int Tokens, int Residents>
+template <class CodecType, int Tokens, int Warps, int RowTiles, int Residents>
 struct FragmentPolicy {
   using Codec = CodecType;
   using Atom = arch::sm80::MmaAtom<Codec::kType, Tokens>;
@@ -24,14 +24,14 @@ struct FragmentPolicy {
   static constexpr int kTokens = Tokens;
   static constexpr int kCluster = 1;
   static constexpr int kBoxRows = Tokens;
-  static constexpr int kWarps = 8;
-  static constexpr int kRowTiles = 2;  // tiles of 16 rows per warp
+  static constexpr int kWarps = Warps;
+  static constexpr int kRowTiles = RowTiles;  // tiles of 16 rows per warp
   static constexpr int kPieces = kWarps * kRowTiles / 4;
   static constexpr int kUnits = 2;  // of 64 k per stage
   using Weights = SlotWeights<kPieces, kUnits>;
   static constexpr int kTeams = kWarps;
   static constexpr int kConsumerThreads = kWarps * 32;
-  static constexpr int kThreads = kConsumerThreads + 64;  // and a producer, an announcer
+  static constexpr int kThreads = kConsumerThreads + 32;  // the producer: a thread of the last
   static constexpr uint32_t kXBoxBytes = Tokens * 128;
   static constexpr uint32_t kXBytes = kUnits * kXBoxBytes;
 };
@@ -40,7 +40,7 @@ struct FragmentPolicy {
 template <class P>
 __device__ __forceinline__ int row16_of(int tile) {
   const int warp = ptx::thread_index() / 32;
-  return 4 * (warp / 4 + 2 * tile) + warp % 4;
+  return 4 * (warp / 4 + P::kWarps / 4 * tile) + warp % 4;
 }
 // This lane's first output channel of them; the other is 8 further.
 template <class P>
@@ -50,7 +50,7 @@ __device__ __forceinline__ int32_t first_channel(int32_t row_tile, int tile) {
 
 // Stores a contribution, or completes the tile and writes it.
 template <class P>
-__device__ void finish_segment(const RingParams& p, const Ring& ring, const Segment& seg,
+__device__ void finish_segment(const RingParams& p, const Segment& seg,
                                int worker, float (&d)[P::kRowTiles][P::Atom::kAccumulators]) {
   constexpr int kRows16 = P::kPieces * 4;
 #pragma unroll
@@ -65,10 +65,6 @@ __device__ void finish_segment(const RingParams& p, const Ring& ring, const Segm
     if (seg.k_end < p.k_stages) add_sums(p, seg, worker, row16, kRows16, d[r]);
     write_tile<P::kTokens>(p, channels, seg.token_tile * P::kTokens, d[r]);
   }
-  if (seg.k_begin > 0) {
-    __syncwarp();
-    if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
-  }
 }
 
 template <class P>
@@ -78,7 +74,7 @@ __device__ void consume_fragments(const RingParams& p, const Ring& ring, int wor
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int t = 32 * (warp % 4) + lane;  // thread of the unit (pack/cuda/linear_layout.h)
-  // Row tile i of this warp lies in piece first_piece + 2 * i.
+  // Row tile i of this warp lies in piece first_piece + kWarps / 4 * i.
   const int first_piece = warp / 4;
   const auto access = Codec::scale_access(p, t);
   const uint32_t piece_bytes = Codec::piece_bytes(p);
@@ -103,7 +99,7 @@ __device__ void consume_fragments(const RingParams& p, const Ring& ring, int wor
     const auto load = [&](uint32_t slot, int unit, typename Codec::Loaded(&q)[P::kRowTiles]) {
 #pragma unroll
       for (int tile = 0; tile < P::kRowTiles; ++tile) {
-        const uint32_t at = slot * ring.slot_bytes + P::Weights::at(2 * tile, unit) * piece_bytes;
+        const uint32_t at = slot * ring.slot_bytes + P::Weights::at(P::kWarps / 4 * tile, unit) * piece_bytes;
         Codec::load(words_at + at, scales_at + at, t, q[tile]);
       }
     };
@@ -145,7 +141,7 @@ __device__ void consume_fragments(const RingParams& p, const Ring& ring, int wor
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(ring.empty_bar(slot));
     }
-    finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, d);
+    finish_segment<P>(p, segment_at(p, ptx::opaque(position), range.end), worker, d);
     position += count;
   }
 }
@@ -159,14 +155,12 @@ __global__ void __launch_bounds__(P::kThreads, P::kResidents)
   const int worker = p.workers - 1 - static_cast<int>(blockIdx.x);
   if (threadIdx.x == P::kConsumerThreads) {
     ptx::prefetch_tensor_map(&p.x);
-    init_ring(ring, P::kWarps, P::kWarps);
+    init_ring(ring, P::kWarps);
   }
   __syncthreads();
   ptx::allow_next_grid();
   if (threadIdx.x >= P::kConsumerThreads) {
     if (threadIdx.x == P::kConsumerThreads) produce<P>(p, ring, worker, 0);
-    if (threadIdx.x >= P::kConsumerThreads + 32)
-      announce_sums(p, worker, 0, P::kPieces * 4, P::kPieces * 4, ring.stored);
   } else {
     ptx::wait_for_previous_grid();
     consume_fragments<P>(p, ring, worker);

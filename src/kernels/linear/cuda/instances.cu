@@ -28,9 +28,9 @@ KernelEntry entry(const char* name, MainLoop loop, const void* kernel) {
           .kernel = kernel};
 }
 
-template <class CodecType, int Tokens, int Residents>
+template <class CodecType, int Tokens, int Warps, int RowTiles, int Residents>
 KernelEntry fragment(const char* name) {
-  using P = FragmentPolicy<CodecType, Tokens, Residents>;
+  using P = FragmentPolicy<CodecType, Tokens, Warps, RowTiles, Residents>;
   return entry<P>(name, MainLoop::kFragment, reinterpret_cast<const void*>(&fragment_kernel<P>));
 }
 
@@ -43,14 +43,13 @@ KernelEntry warpgroup(const char* name) {
 template <ElementFormat Element, GroupKind Groups, Half Type>
 void add_entries(const char* name, std::vector<KernelEntry>* out) {
   using C = Codec<Element, Type, Groups>;
-  // Measured on an H200: pairs of CTAs that share activations win up to 4 bits per weight, where
-  // activations are a larger part of what is read; single CTAs win above.
-  constexpr int kCluster = C::kWords <= 4 ? 2 : 1;
-  out->push_back(fragment<C, 8, 2>(name));
-  out->push_back(fragment<C, 16, 2>(name));
-  out->push_back(warpgroup<C, WarpgroupShape{16, kCluster, 4, 1, 2, 4}>(name));
-  out->push_back(warpgroup<C, WarpgroupShape{32, kCluster, 4, 1, 2, 4}>(name));
-  out->push_back(warpgroup<C, WarpgroupShape{64, kCluster, 4, 1, 2, 4}>(name));
+  out->push_back(fragment<C, 8, 8, 2, 2>(name));
+  out->push_back(fragment<C, 16, 8, 2, 2>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 2, 4}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 2, 4}>(name));
+  // Pairs of CTAs share the activations.
+  out->push_back(warpgroup<C, WarpgroupShape{128, 2, 2, 2, 1, 4}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{256, 2, 2, 1, 1, 2}>(name));
 #ifdef SUB8_EXPERIMENT
 #include "experiment.inc"
 #endif

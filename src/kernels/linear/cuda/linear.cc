@@ -13,8 +13,8 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "kernels/linear/cuda/entry.h"
 #include "kernels/linear/cuda/params.h"
+#include "kernels/linear/cuda/select.h"
 #include "kernels/linear/cuda/stage_rows.h"
 #include "pack/cuda/linear_layout.h"
 
@@ -24,7 +24,6 @@ namespace {
 namespace kl = kernels::linear;
 using format::Half;
 
-constexpr size_t kCounterBytes = 65536;  // 4 bytes * 4 blocks * up to 4096 CTAs
 constexpr uint32_t kBarrierBytes = 1024;
 constexpr uint32_t kMaxSlots = 32;
 
@@ -92,62 +91,29 @@ Result<StoredMatrix> stored_matrix(const LinearWeight& w) {
   return m;
 }
 
-const std::vector<kl::KernelEntry>& all_entries() {
-  static const std::vector<kl::KernelEntry> entries = [] {
-    std::vector<kl::KernelEntry> out;
-    const auto add = [&out](kl::KernelEntryList list) {
-      out.insert(out.end(), list.entries, list.entries + list.count);
-    };
-#define X(name, element, groups) add(kl::kernel_entries_##name());
-#include "kernels/linear/cuda/instances.inc"
-#undef X
-    return out;
-  }();
-  return entries;
+kl::Wanted wanted_of(const LinearTuning& tuning, bool batch_invariant) {
+  return {tuning.kernel, tuning.ctas_per_sm, batch_invariant};
 }
 
-std::string entry_id(const kl::KernelEntry& e) {
-  std::string id = "linear_" + std::string(e.codec) + (e.type == Half::kF16 ? "_f16" : "_bf16") +
-                   (e.loop == kl::MainLoop::kFragment ? "_mma_" : "_wgmma_") +
-                   std::to_string(e.pieces * pack::kPieceRows) + "x" + std::to_string(e.tokens) +
-                   "x" + std::to_string(e.units * pack::kPieceCols) + "_w" +
-                   std::to_string(e.teams);
-  if (e.residents > 1) id += "_r" + std::to_string(e.residents);
-  if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
-  return id;
+Result<kl::Choice> select(const pack::CudaLinearLayout& layout, int64_t m, const Device& device,
+                          const kl::Wanted& wanted) {
+  std::string refused;
+  const std::vector<kl::Choice> found = kl::candidates(layout, m, device.sms, wanted, &refused);
+  if (found.empty())
+    return unsupported("no kernel for " + layout.format.name() + "; candidates:\n" + refused);
+  return found.front();
 }
 
-bool runs(const kl::KernelEntry& e, const pack::CudaLinearLayout& layout) {
-  const format::ElementFormat element = layout.format.dense ? kl::kDense : layout.format.element;
-  return e.element == element && e.type == layout.activation() && e.groups == layout.group_kind();
-}
-
-Result<kl::KernelEntry> select(const pack::CudaLinearLayout& layout, int64_t m,
-                               const LinearTuning& tuning) {
-  const kl::KernelEntry* best = nullptr;
-  const auto better = [&](const kl::KernelEntry& e) {
-    if (best == nullptr) return true;
-    // The smallest tile that holds all rows, else the largest tile; then the first in the list.
-    const bool fits = e.tokens >= m;
-    const bool best_fits = best->tokens >= m;
-    if (fits != best_fits) return fits;
-    return fits ? e.tokens < best->tokens : e.tokens > best->tokens;
-  };
-  for (const kl::KernelEntry& e : all_entries()) {
-    if (!runs(e, layout) || tuning.ctas_per_sm > e.residents) continue;
-    if (!entry_id(e).ends_with(tuning.kernel)) continue;
-    if (better(e)) best = &e;
+// Exchange buffer of split-K for any kernel of this layout: calls that share a workspace may choose
+// different ones.
+size_t exchange_bytes(const pack::CudaLinearLayout& layout, const Device& device) {
+  size_t most = 0;
+  for (const kl::KernelEntry& e : kl::all_kernels()) {
+    if (!kl::runs(e, layout)) continue;
+    const size_t rows = static_cast<size_t>(device.sms * e.residents * e.pieces * pack::kPieceRows);
+    most = std::max(most, rows * static_cast<size_t>(e.tokens) * 4);
   }
-  if (best == nullptr)
-    return unsupported("no kernel for " + layout.format.name() +
-                       (tuning.kernel.empty() ? "" : " whose id ends with " + tuning.kernel));
-  return *best;
-}
-
-size_t partial_bytes(const kl::KernelEntry& e, const Device& device) {
-  const int ctas = std::max(e.ctas_per_sm, e.residents);  // more than `residents` never run
-  return static_cast<size_t>(device.sms * ctas * e.pieces) * pack::kPieceRows *
-         static_cast<size_t>(e.tokens) * 4;
+  return most;
 }
 size_t staged_row_elements(int64_t k) { return static_cast<size_t>(round_up<int64_t>(k, 8)); }
 size_t staged_bytes(int64_t m, int64_t k) {
@@ -210,6 +176,11 @@ Status check_call(const LinearPlan& plan, const LinearCall& call) {
   return {};
 }
 
+// What the tensor copy can address. Leading dimensions are set.
+bool rows_are_aligned(const LinearCall& call) {
+  return reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && call.ldx % 8 == 0;
+}
+
 void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
   if (layout.group_kind() != pack::GroupKind::k32) return;
   p.scale_pairs = layout.format.group > 32 ? 2 : 1;
@@ -235,7 +206,7 @@ Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
   cudaError_t r = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(device.shared_bytes));
   if (r != cudaSuccess) {
-    return Error{ErrorCode::kDeviceLost, entry_id(e) + ": " + cudaGetErrorString(r)};
+    return Error{ErrorCode::kDeviceLost, kl::kernel_id(e) + ": " + cudaGetErrorString(r)};
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.workers * e.cluster));
@@ -260,24 +231,75 @@ Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
   r = cudaLaunchKernelExC(&config, e.kernel, arguments);
   if (r != cudaSuccess)
     return Error{ErrorCode::kDeviceLost,
-                 "launch of " + entry_id(e) + " for N = " + std::to_string(p.n) +
+                 "launch of " + kl::kernel_id(e) + " for N = " + std::to_string(p.n) +
                      ", M = " + std::to_string(p.m) + ": " + cudaGetErrorName(r) + " (" +
                      cudaGetErrorString(r) + ")"};
   return {};
 }
 
-Status run(const LinearPlan& plan, const void* packed, const LinearCall& call, void* workspace,
+Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const LinearCall& call,
+                uint8_t* workspace, const Device& device, cudaStream_t stream,
+                const LinearTuning& tuning) {
+  SUB8_ASSIGN_OR_RETURN(
+      const kl::Choice choice,
+      select(layout, call.m, device, wanted_of(tuning, call.batch_invariant)));
+  const kl::KernelEntry& e = choice.entry;
+  const void* x = call.x;
+  int64_t ldx = call.ldx;
+  const bool aligned = rows_are_aligned(call);
+  if (!aligned) {
+    void* staged = workspace + exchange_bytes(layout, device);
+    const cudaError_t r = kl::stage_rows(x, ldx, staged, staged_row_elements(layout.cols), call.m,
+                                         layout.cols, stream);
+    if (r != cudaSuccess)
+      return Error{ErrorCode::kDeviceLost, std::string("stage_rows: ") + cudaGetErrorString(r)};
+    x = staged;
+    ldx = static_cast<int64_t>(staged_row_elements(layout.cols));
+  }
+  kl::RingParams p = {};
+  SUB8_RETURN_IF_ERROR(
+      make_x_map(&p.x, x, layout.activation(), call.m, layout.cols, ldx, e.tokens / e.cluster));
+  p.weights = static_cast<const uint8_t*>(packed);
+  p.multipliers = reinterpret_cast<const float*>(p.weights + layout.multiplier_offset());
+  p.token_scales = call.token_scales;
+  p.bias = call.bias;
+  p.residual = call.residual;
+  p.y = call.y;
+  p.partials = reinterpret_cast<uint32_t*>(workspace);
+  p.ldy = call.ldy;
+  p.ld_residual = call.ld_residual;
+  p.m = static_cast<int32_t>(call.m);
+  p.n = static_cast<int32_t>(layout.rows);
+  const kl::Division d = kl::divide(e, choice.ctas_per_sm, layout, call.m, device.sms);
+  if (d.stages > (int64_t{1} << 30))
+    return invalid_argument("N, K and M are too large together: " + std::to_string(d.stages) +
+                            " stages of work, at most 2^30");
+  p.weight_tiles = static_cast<int32_t>(layout.row_tiles());
+  p.row_tiles = d.row_tiles;
+  p.token_tiles = d.token_tiles;
+  p.k_pieces = static_cast<int32_t>(layout.k_pieces());
+  p.k_stages = d.k_stages;
+  p.workers = d.workers;
+  p.stages_per_worker = static_cast<int32_t>(d.stages / d.workers);
+  p.longer_workers = static_cast<int32_t>(d.stages % d.workers);
+  p.piece_bytes = static_cast<uint32_t>(layout.piece_bytes());
+  p.output = static_cast<kl::OutputType>(call.y_type);
+  p.fold = call.fold ? 1 : 0;
+  set_scale_decode(p, layout);
+  return launch(e, p, device, tuning, call.weights_are_constant && aligned, stream);
+}
+
+Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* workspace,
            size_t workspace_bytes, cudaStream_t stream, const LinearTuning& tuning) {
   SUB8_RETURN_IF_ERROR(check_call(plan, call));
   if (call.m == 0) return {};
   SUB8_ASSIGN_OR_RETURN(const pack::CudaLinearLayout layout, layout_of(plan));
   SUB8_ASSIGN_OR_RETURN(const Device device, current_device());
-  SUB8_ASSIGN_OR_RETURN(const kl::KernelEntry e, select(layout, call.m, tuning));
-  int64_t ldx = call.ldx != 0 ? call.ldx : plan.cols;
-  const void* x = call.x;
-  const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0 && ldx % 8 == 0;
-  const size_t need =
-      kCounterBytes + partial_bytes(e, device) + (aligned ? 0 : staged_bytes(call.m, plan.cols));
+  if (call.ldx == 0) call.ldx = plan.cols;
+  if (call.ldy == 0) call.ldy = plan.rows;
+  if (call.ld_residual == 0) call.ld_residual = plan.rows;
+  const size_t need = exchange_bytes(layout, device) +
+                      (rows_are_aligned(call) ? 0 : staged_bytes(call.m, plan.cols));
   if (workspace == nullptr || workspace_bytes < need)
     return invalid_argument("workspace of " + std::to_string(need) + " bytes needed, " +
                             std::to_string(workspace == nullptr ? 0 : workspace_bytes) + " given");
@@ -285,48 +307,22 @@ Status run(const LinearPlan& plan, const void* packed, const LinearCall& call, v
       reinterpret_cast<uintptr_t>(workspace) % 128 != 0)
     return invalid_argument("packed weight and workspace must be 128-byte aligned");
   uint8_t* const work = static_cast<uint8_t*>(workspace);
-  if (!aligned) {
-    void* staged = work + kCounterBytes + partial_bytes(e, device);
-    const cudaError_t r =
-        kl::stage_rows(x, ldx, staged, staged_row_elements(plan.cols), call.m, plan.cols, stream);
-    if (r != cudaSuccess)
-      return Error{ErrorCode::kDeviceLost, std::string("stage_rows: ") + cudaGetErrorString(r)};
-    x = staged;
-    ldx = static_cast<int64_t>(staged_row_elements(plan.cols));
+  if (!call.batch_invariant)
+    return run_rows(layout, packed, call, work, device, stream, tuning);
+  // Split points depend on the number of row tiles of X, so each launch gets one.
+  const int64_t element = call.y_type == LinearType::kF32 ? 4 : 2;
+  for (int64_t row = 0; row < call.m; row += kl::kInvariantRows) {
+    LinearCall part = call;
+    const int64_t y_row = call.fold ? row / 2 : row;
+    part.m = std::min(call.m - row, kl::kInvariantRows);
+    part.x = static_cast<const uint8_t*>(call.x) + row * call.ldx * 2;
+    part.y = static_cast<uint8_t*>(call.y) + y_row * call.ldy * element;
+    if (call.residual != nullptr)
+      part.residual = static_cast<const uint8_t*>(call.residual) + y_row * call.ld_residual * element;
+    if (call.token_scales != nullptr) part.token_scales = call.token_scales + y_row;
+    SUB8_RETURN_IF_ERROR(run_rows(layout, packed, part, work, device, stream, tuning));
   }
-  kl::RingParams p = {};
-  SUB8_RETURN_IF_ERROR(
-      make_x_map(&p.x, x, layout.activation(), call.m, plan.cols, ldx, e.tokens / e.cluster));
-  p.weights = static_cast<const uint8_t*>(packed);
-  p.multipliers = reinterpret_cast<const float*>(p.weights + layout.multiplier_offset());
-  p.token_scales = call.token_scales;
-  p.bias = call.bias;
-  p.residual = call.residual;
-  p.y = call.y;
-  p.counters = reinterpret_cast<uint32_t*>(work);
-  p.partials = reinterpret_cast<float*>(work + kCounterBytes);
-  p.ldy = call.ldy != 0 ? call.ldy : plan.rows;
-  p.ld_residual = call.ld_residual != 0 ? call.ld_residual : plan.rows;
-  p.m = static_cast<int32_t>(call.m);
-  p.n = static_cast<int32_t>(plan.rows);
-  p.weight_tiles = static_cast<int32_t>(layout.row_tiles());
-  p.row_tiles = ceil_div(ceil_div(p.n, pack::kPieceRows), e.pieces * e.cluster);
-  p.token_tiles = static_cast<int32_t>(ceil_div<int64_t>(call.m, e.tokens));
-  p.k_pieces = static_cast<int32_t>(layout.k_pieces());
-  p.k_stages = p.k_pieces / e.units;
-  const int64_t total = int64_t{p.row_tiles} * p.token_tiles * p.k_stages;
-  if (total > (int64_t{1} << 30))
-    return invalid_argument("N, K and M are too large together: " + std::to_string(total) +
-                            " stages of work, at most 2^30");
-  const int ctas = device.sms * (tuning.ctas_per_sm != 0 ? tuning.ctas_per_sm : e.ctas_per_sm);
-  p.workers = static_cast<int32_t>(std::min<int64_t>(ctas / e.cluster, total));
-  p.stages_per_worker = static_cast<int32_t>(total / p.workers);
-  p.longer_workers = static_cast<int32_t>(total % p.workers);
-  p.piece_bytes = static_cast<uint32_t>(layout.piece_bytes());
-  p.output = static_cast<kl::OutputType>(call.y_type);
-  p.fold = call.fold ? 1 : 0;
-  set_scale_decode(p, layout);
-  return launch(e, p, device, tuning, call.weights_are_constant && aligned, stream);
+  return {};
 }
 
 }  // namespace
@@ -361,12 +357,11 @@ LinearStatus pack_linear(const LinearWeight& weight, const LinearPlan& plan, uin
 }
 
 size_t linear_workspace_bytes(const LinearPlan& plan, int64_t m) {
-  Result<Device> device = current_device();
-  if (!device.ok()) device = Device{256, 0, 0};
-  size_t partials = 0;
-  for (const kl::KernelEntry& e : all_entries())
-    partials = std::max(partials, partial_bytes(e, *device));
-  return kCounterBytes + partials + staged_bytes(m, plan.cols);
+  const Result<Device> device = current_device();
+  const Result<pack::CudaLinearLayout> layout = layout_of(plan);
+  if (!layout.ok()) return 0;
+  return exchange_bytes(*layout, device.ok() ? *device : Device{256, 0, 0}) +
+         staged_bytes(m, plan.cols);
 }
 
 LinearStatus run_linear(const LinearPlan& plan, const void* packed, const LinearCall& call,
@@ -381,18 +376,24 @@ std::vector<std::string> linear_kernels(const LinearPlan& plan) {
   std::vector<std::string> ids;
   const Result<pack::CudaLinearLayout> layout = layout_of(plan);
   if (!layout.ok()) return ids;
-  for (const kl::KernelEntry& e : all_entries())
-    if (runs(e, *layout)) ids.push_back(entry_id(e));
+  for (const kl::KernelEntry& e : kl::all_kernels())
+    if (kl::runs(e, *layout)) ids.push_back(kl::kernel_id(e));
   return ids;
 }
 
-LinearStatus explain_linear(const LinearPlan& plan, int64_t m, const LinearTuning& tuning,
-                            std::string* kernel) {
+LinearStatus explain_linear(const LinearPlan& plan, int64_t m, bool batch_invariant,
+                            const LinearTuning& tuning, LinearChoice* choice) {
   const Result<pack::CudaLinearLayout> layout = layout_of(plan);
   if (!layout.ok()) return fail(layout.error().within("explain_linear"));
-  const Result<kl::KernelEntry> e = select(*layout, m, tuning);
-  if (!e.ok()) return fail(e.error().within("explain_linear"));
-  *kernel = entry_id(*e);
+  const Result<Device> device = current_device();
+  *choice = {};
+  for (const kl::Choice& c : kl::candidates(
+           *layout, batch_invariant ? std::min(m, kl::kInvariantRows) : m,
+           device.ok() ? device->sms : 132, wanted_of(tuning, batch_invariant), &choice->refused))
+    choice->candidates.push_back({kl::kernel_id(c.entry), c.ctas_per_sm, c.estimate_us});
+  if (choice->candidates.empty())
+    return fail(unsupported("explain_linear: no kernel for " + layout->format.name() +
+                            "; candidates:\n" + choice->refused));
   return {};
 }
 

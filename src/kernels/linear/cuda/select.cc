@@ -1,0 +1,111 @@
+#include "kernels/linear/cuda/select.h"
+
+#include <algorithm>
+
+#include "base/checked_math.h"
+
+namespace sub8::kernels::linear {
+namespace {
+
+// Nanoseconds in which an SM works through 64 rows x 64 k if memory is no limit.
+double unit_ns(const KernelEntry& e, int ctas_per_sm) {
+  const double per_token_tile = e.loop == MainLoop::kFragment ? (e.tokens == 8 ? 70 : 82)
+                                : e.tokens <= 16              ? 84
+                                : e.tokens <= 32              ? 92
+                                : e.tokens <= 64              ? 124
+                                : e.tokens <= 128             ? 180
+                                                              : 390;
+  // Eight warps alone do not hide all latencies.
+  return e.loop == MainLoop::kFragment && ctas_per_sm == 1 ? 1.1 * per_token_tile : per_token_tile;
+}
+
+std::string refusal(const KernelEntry& e, const Wanted& wanted) {
+  if (!kernel_id(e).ends_with(wanted.id_end)) return "its id does not end with " + wanted.id_end;
+  if (wanted.ctas_per_sm > e.residents)
+    return "at most " + std::to_string(e.residents) + " CTAs per SM";
+  if (wanted.batch_invariant && (e.loop != MainLoop::kWarpgroup || e.tokens > kInvariantRows ||
+                                 e.cluster > 1 || e.units != 2))
+    return "its order of sums is not that of every M";
+  return "";
+}
+
+}  // namespace
+
+const std::vector<KernelEntry>& all_kernels() {
+  static const std::vector<KernelEntry> entries = [] {
+    std::vector<KernelEntry> out;
+    const auto add = [&out](KernelEntryList list) {
+      out.insert(out.end(), list.entries, list.entries + list.count);
+    };
+#define X(name, element, groups) add(kernel_entries_##name());
+#include "kernels/linear/cuda/instances.inc"
+#undef X
+    return out;
+  }();
+  return entries;
+}
+
+std::string kernel_id(const KernelEntry& e) {
+  std::string id = "linear_" + std::string(e.codec) +
+                   (e.type == format::Half::kF16 ? "_f16" : "_bf16") +
+                   (e.loop == MainLoop::kFragment ? "_mma_" : "_wgmma_") +
+                   std::to_string(e.pieces * pack::kPieceRows) + "x" + std::to_string(e.tokens) +
+                   "x" + std::to_string(e.units * pack::kPieceCols) + "_w" +
+                   std::to_string(e.teams);
+  if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
+  return id;
+}
+
+bool runs(const KernelEntry& e, const pack::CudaLinearLayout& layout) {
+  const format::ElementFormat element = layout.format.dense ? kDense : layout.format.element;
+  return e.element == element && e.type == layout.activation() && e.groups == layout.group_kind();
+}
+
+Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,
+                int64_t m, int sms) {
+  Division d;
+  d.row_tiles = static_cast<int32_t>(
+      ceil_div<int64_t>(ceil_div<int64_t>(layout.rows, pack::kPieceRows), e.pieces * e.cluster));
+  d.token_tiles = static_cast<int32_t>(ceil_div<int64_t>(m, e.tokens));
+  d.k_stages = static_cast<int32_t>(layout.k_pieces() / e.units);
+  d.stages = int64_t{d.row_tiles} * d.token_tiles * d.k_stages;
+  d.workers = static_cast<int32_t>(std::min<int64_t>(sms * ctas_per_sm / e.cluster, d.stages));
+  return d;
+}
+
+double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,
+                   int64_t m, int sms) {
+  constexpr double kBytesPerNs = 4700.0 / 132;  // per SM, of weights from memory
+  constexpr double kExchangedPerNs = 105;       // bytes of sums that one CTA reads
+  const Division d = divide(e, ctas_per_sm, layout, m, sms);
+  const double stages = static_cast<double>(ceil_div<int64_t>(d.stages, d.workers));
+  const double memory = static_cast<double>(layout.piece_bytes()) / kBytesPerNs;
+  const double unit = std::max(unit_ns(e, ctas_per_sm), d.token_tiles == 1 ? memory : 0.0);
+  const double others = std::max(0.0, d.k_stages / stages - 0.5);
+  const double exchange =
+      others * e.tokens * e.pieces * pack::kPieceRows * 4 / kExchangedPerNs * ctas_per_sm;
+  return 1e-3 * (4000 + stages * e.pieces * e.units * unit * ctas_per_sm + exchange);
+}
+
+std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, int sms,
+                               const Wanted& wanted, std::string* refused) {
+  std::vector<Choice> out;
+  for (const KernelEntry& e : all_kernels()) {
+    if (!runs(e, layout)) continue;
+    const std::string why = refusal(e, wanted);
+    if (!why.empty()) {
+      if (refused != nullptr) *refused += kernel_id(e) + ": refused: " + why + "\n";
+      continue;
+    }
+    const int from = wanted.ctas_per_sm != 0 ? wanted.ctas_per_sm : 1;
+    const int to = wanted.ctas_per_sm != 0 ? wanted.ctas_per_sm : e.residents;
+    for (int ctas = from; ctas <= to; ++ctas)
+      out.push_back({e, ctas, estimate_us(e, ctas, layout, m, sms)});
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Choice& a, const Choice& b) {
+    return a.estimate_us < b.estimate_us;
+  });
+  return out;
+}
+
+}  // namespace sub8::kernels::linear

@@ -1,0 +1,56 @@
+// Choice of a kernel: feasible, then the lowest estimate. Deterministic; plain C++.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/linear/cuda/entry.h"
+#include "pack/cuda/linear_layout.h"
+
+namespace sub8::kernels::linear {
+
+struct Wanted {
+  std::string id_end;          // only kernels whose id ends with this
+  int ctas_per_sm = 0;         // 0: as estimated
+  bool batch_invariant = false;  // only kernels with the one order of sums that every M can have
+};
+
+struct Choice {
+  KernelEntry entry;
+  int ctas_per_sm = 1;
+  double estimate_us = 0;
+};
+
+// How the work of a call is divided.
+struct Division {
+  int32_t row_tiles;    // along N, in units of a cluster's rows
+  int32_t token_tiles;  // along M
+  int32_t k_stages;
+  int64_t stages;  // all of them together
+  int32_t workers;
+};
+
+const std::vector<KernelEntry>& all_kernels();
+
+// e.g. "linear_e3m2_bf16_wgmma_256x64x128_w4": rows of W x rows of X x K of a stage, consumer teams.
+std::string kernel_id(const KernelEntry& e);
+
+bool runs(const KernelEntry& e, const pack::CudaLinearLayout& layout);
+
+Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,
+                int64_t m, int sms);
+
+// Microseconds of a call, fitted to an H200; it need only put candidates in the right order.
+double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,
+                   int64_t m, int sms);
+
+// All candidates in the order of their estimates; the first is the choice. Refusals, one line each,
+// go to `refused` where it is not null.
+std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, int sms,
+                               const Wanted& wanted, std::string* refused);
+
+// Rows that one launch of the batch-invariant kernels takes.
+inline constexpr int64_t kInvariantRows = 64;
+
+}  // namespace sub8::kernels::linear
