@@ -1,6 +1,7 @@
 // Linear layers on a GPU: microseconds per call, share of the memory floor, ratio to cuBLASLt BF16.
 //
-// --all 1 measures every candidate that could win, for tuning select.cc; the table shows the chosen.
+// --all 1 measures every candidate that could win, for tuning select.cc; the table shows the
+// chosen.
 //
 //   linear_gpu [--shapes FILE | --shape NxK ...] [--formats a,b] [--m 1,8,16] [--json FILE]
 //              [--act bf16|f16] [--pdl 0|1] [--kernel END_OF_ID] [--batch-invariant 0|1]
@@ -8,9 +9,10 @@
 //              [--ctas PER_SM] [--residents PER_SM] [--bf16 0|1] [--min-mib 300]
 //
 // Method: a CUDA graph of back-to-back calls over rotating weight copies (at least --min-mib MiB,
-// so that no copy survives in L2; normal weights, quantised), median of 21 replays divided by the calls. The floor is a plain
-// read kernel over N*K*bits/8 bytes (scales included) in the same kind of graph. cuBLASLt: the best
-// of its first 8 heuristics. --pdl 1 (default) sets weights_are_constant.
+// so that no copy survives in L2; normal weights, quantised), median of 21 replays divided by the
+// calls. The floor is a plain read kernel over N*K*bits/8 bytes (scales included) in the same kind
+// of graph. cuBLASLt: the best of its first 8 heuristics. --pdl 1 (default) sets
+// weights_are_constant.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -177,14 +179,15 @@ double cublas_time(int64_t n, int64_t k, int64_t m, const void* x, void* y, size
   const float one = 1, zero = 0;
   double best = 1e30;
   for (int h = 0; h < count; ++h) {
-    best = std::min(best, graph_time(
-                              [&](int i) {
-                                cublasLtMatmul(handle, op, &one,
-                                               g_pool + static_cast<size_t>(i % copies) * bytes, a,
-                                               x, b, &zero, y, c, y, c, &found[h].algo, workspace,
-                                               workspace_bytes, g_stream);
-                              },
-                              calls_of(copies, static_cast<double>(n * k) * std::max(2.0 / 4e6, 2e-9 * static_cast<double>(m)))));
+    best = std::min(
+        best, graph_time(
+                  [&](int i) {
+                    cublasLtMatmul(
+                        handle, op, &one, g_pool + static_cast<size_t>(i % copies) * bytes, a, x, b,
+                        &zero, y, c, y, c, &found[h].algo, workspace, workspace_bytes, g_stream);
+                  },
+                  calls_of(copies, static_cast<double>(n * k) *
+                                       std::max(2.0 / 4e6, 2e-9 * static_cast<double>(m)))));
   }
   cublasLtMatmulPreferenceDestroy(pref);
   cublasLtMatrixLayoutDestroy(a), cublasLtMatrixLayoutDestroy(b), cublasLtMatrixLayoutDestroy(c);
@@ -230,7 +233,8 @@ std::vector<uint8_t> packed_rows(const format::WeightFormat& f, const std::strin
     for (int64_t begin = 0; begin < k; begin += group) {
       const int64_t end = std::min(k, begin + group);
       float amax = 0;
-      for (int64_t c = begin; c < end; ++c) amax = std::max(amax, std::fabs(x[static_cast<size_t>(c)]));
+      for (int64_t c = begin; c < end; ++c)
+        amax = std::max(amax, std::fabs(x[static_cast<size_t>(c)]));
       float d = amax / top;
       uint8_t* scale = scales.data() + (f.group != 0 ? i * f.groups(k) + begin / group : 0);
       if (f.block_scale == format::BlockScale::kE4M3) {
@@ -412,7 +416,7 @@ int main(int argc, char** argv) {
       const size_t work_bytes = linear_workspace_bytes(plan, std::max<int64_t>(max_m, 128));
       void* work = nullptr;
       CHECK_CUDA(cudaMalloc(&work, work_bytes));
-      CHECK_CUDA(cudaMemset(work, 0xff, work_bytes));
+      CHECK_CUDA(cudaMemset(work, 0, 65536));
       std::printf("%6ldx%-6ld %-10s floor %6.1f |", s.n, s.k, f.c_str(), floor);
       for (const int64_t m : ms) {
         LinearCall call;
@@ -453,6 +457,7 @@ int main(int argc, char** argv) {
       }
       std::printf("\n");
       std::fflush(stdout);
+      if (out != nullptr) std::fflush(out);
       CHECK_CUDA(cudaFree(work));
     }
   }

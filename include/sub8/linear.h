@@ -5,8 +5,8 @@
 // synchronises nothing and may be captured into a CUDA graph.
 //
 // Numerics: products of weights and activations are exact; sums are FP32 in an order that is set by
-// N, K, the card and, unless batch_invariant is set, M. It never depends on timing: equal calls give
-// equal bits.
+// N, K, the card and, unless batch_invariant is set, M. It never depends on timing: equal calls
+// give equal bits.
 //
 // Example:
 //   LinearWeight w;  // format "e3m2", rows, cols, codes, outer_scales
@@ -14,7 +14,7 @@
 //   LinearStatus s = plan_linear(w, LinearType::kBF16, &plan);
 //   std::vector<uint8_t> packed(plan.packed_bytes);
 //   s = pack_linear(w, plan, packed.data(), packed.size(), 0);
-//   // Copy `packed` to the device; allocate linear_workspace_bytes(plan, m) there, filled with 0xff.
+//   // Copy `packed` to the device; allocate linear_workspace_bytes(plan, m) there, zeroed once.
 //   LinearCall call;  // x, m, y
 //   s = run_linear(plan, packed_on_device, call, workspace, workspace_bytes, stream);
 #pragma once
@@ -77,7 +77,8 @@ struct LinearCall {
   // The kernel may start reading the weight before the work ahead of it in the stream has finished.
   // Allowed where that work does not write the packed weight. X, Y and the rest are always awaited.
   bool weights_are_constant = false;
-  // A row's bits do not depend on M or on its neighbours: one kernel family, in launches of 64 rows.
+  // A row's bits do not depend on M or on its neighbours: one kernel family, in launches of 64
+  // rows.
   bool batch_invariant = false;
 };
 
@@ -95,8 +96,8 @@ LinearStatus plan_linear(const LinearWeight& weight, LinearType activation, Line
 LinearStatus pack_linear(const LinearWeight& weight, const LinearPlan& plan, uint8_t* out,
                          size_t out_bytes, int threads);
 
-// Device bytes that a call with at most m rows needs. They must all be 0xff before the first call;
-// each call leaves them so that the next can follow. One workspace serves one stream at a time.
+// Device bytes that a call with at most m rows needs. The first 64 KB must be zero before the first
+// call and are zero again after each. One workspace serves one stream at a time.
 size_t linear_workspace_bytes(const LinearPlan& plan, int64_t m);
 
 LinearStatus run_linear(const LinearPlan& plan, const void* packed, const LinearCall& call,

@@ -251,6 +251,7 @@ void run_case(const Case& c, const Source& s, uint32_t seed) {
   const size_t work_bytes = linear_workspace_bytes(s.plan, c.m < 128 ? 128 : c.m);
   DeviceArray<uint8_t> work(work_bytes);
   CHECK_CUDA(cudaMemset(work.p, 0xff, work_bytes));
+  CHECK_CUDA(cudaMemset(work.p, 0, 65536));
   LinearCall call;
   call.x = dx.p, call.ldx = static_cast<int64_t>(ldx), call.m = c.m;
   call.y = dy.p, call.ldy = static_cast<int64_t>(ldy), call.y_type = c.out;
@@ -346,6 +347,7 @@ void check_batch_invariance(const Case& c, const Source& s) {
   const size_t work_bytes = linear_workspace_bytes(s.plan, kMost);
   DeviceArray<uint8_t> work(work_bytes);
   CHECK_CUDA(cudaMemset(work.p, 0xff, work_bytes));
+  CHECK_CUDA(cudaMemset(work.p, 0, 65536));
   std::vector<float> want;
   for (const int64_t m : {kMost, int64_t{1}, int64_t{5}, int64_t{17}, int64_t{33}, int64_t{64},
                           int64_t{65}, int64_t{100}}) {

@@ -31,7 +31,8 @@ struct FragmentPolicy {
   using Weights = SlotWeights<kPieces, kUnits>;
   static constexpr int kTeams = kWarps;
   static constexpr int kConsumerThreads = kWarps * 32;
-  static constexpr int kThreads = kConsumerThreads + 32;  // the producer: a thread of the last
+  static constexpr int kThreads =
+      kConsumerThreads + 64;  // a producer and an announcer, a warp each
   static constexpr uint32_t kXBoxBytes = Tokens * 128;
   static constexpr uint32_t kXBytes = kUnits * kXBoxBytes;
 };
@@ -50,7 +51,7 @@ __device__ __forceinline__ int32_t first_channel(int32_t row_tile, int tile) {
 
 // Stores a contribution, or completes the tile and writes it.
 template <class P>
-__device__ void finish_segment(const RingParams& p, const Segment& seg,
+__device__ void finish_segment(const RingParams& p, const Ring& ring, const Segment& seg,
                                int worker, float (&d)[P::kRowTiles][P::Atom::kAccumulators]) {
   constexpr int kRows16 = P::kPieces * 4;
 #pragma unroll
@@ -64,6 +65,10 @@ __device__ void finish_segment(const RingParams& p, const Segment& seg,
     const Channel channels[2] = {make_channel(p, n), make_channel(p, n + 8)};
     if (seg.k_end < p.k_stages) add_sums(p, seg, worker, row16, kRows16, d[r]);
     write_tile<P::kTokens>(p, channels, seg.token_tile * P::kTokens, d[r]);
+  }
+  if (seg.k_begin > 0) {
+    __syncwarp();
+    if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
   }
 }
 
@@ -99,7 +104,8 @@ __device__ void consume_fragments(const RingParams& p, const Ring& ring, int wor
     const auto load = [&](uint32_t slot, int unit, typename Codec::Loaded(&q)[P::kRowTiles]) {
 #pragma unroll
       for (int tile = 0; tile < P::kRowTiles; ++tile) {
-        const uint32_t at = slot * ring.slot_bytes + P::Weights::at(P::kWarps / 4 * tile, unit) * piece_bytes;
+        const uint32_t at =
+            slot * ring.slot_bytes + P::Weights::at(P::kWarps / 4 * tile, unit) * piece_bytes;
         Codec::load(words_at + at, scales_at + at, t, q[tile]);
       }
     };
@@ -141,7 +147,7 @@ __device__ void consume_fragments(const RingParams& p, const Ring& ring, int wor
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(ring.empty_bar(slot));
     }
-    finish_segment<P>(p, segment_at(p, ptx::opaque(position), range.end), worker, d);
+    finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, d);
     position += count;
   }
 }
@@ -155,12 +161,14 @@ __global__ void __launch_bounds__(P::kThreads, P::kResidents)
   const int worker = p.workers - 1 - static_cast<int>(blockIdx.x);
   if (threadIdx.x == P::kConsumerThreads) {
     ptx::prefetch_tensor_map(&p.x);
-    init_ring(ring, P::kWarps);
+    init_ring(ring, P::kWarps, P::kWarps);
   }
   __syncthreads();
   ptx::allow_next_grid();
   if (threadIdx.x >= P::kConsumerThreads) {
     if (threadIdx.x == P::kConsumerThreads) produce<P>(p, ring, worker, 0);
+    if (threadIdx.x >= P::kConsumerThreads + 32)
+      announce_sums(p, worker, 0, P::kPieces * 4, P::kPieces * 4, ring.stored);
   } else {
     ptx::wait_for_previous_grid();
     consume_fragments<P>(p, ring, worker);

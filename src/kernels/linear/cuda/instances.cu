@@ -43,16 +43,16 @@ KernelEntry warpgroup(const char* name) {
 template <ElementFormat Element, GroupKind Groups, Half Type>
 void add_entries(const char* name, std::vector<KernelEntry>* out) {
   using C = Codec<Element, Type, Groups>;
+  // Two small CTAs per SM, so that a part of the next launch fits beside; or 16 warps in one.
   out->push_back(fragment<C, 8, 8, 2, 2>(name));
+  out->push_back(fragment<C, 8, 16, 1, 1>(name));
   out->push_back(fragment<C, 16, 8, 2, 2>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{16, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 2, 4}>(name));
   // Pairs of CTAs share the activations.
   out->push_back(warpgroup<C, WarpgroupShape{128, 2, 2, 2, 1, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{256, 2, 2, 1, 1, 2}>(name));
-#ifdef SUB8_EXPERIMENT
-#include "experiment.inc"
-#endif
 }
 
 template <ElementFormat Element, GroupKind Groups>

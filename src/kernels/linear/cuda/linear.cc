@@ -10,6 +10,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include "base/check.h"
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -24,6 +25,7 @@ namespace {
 namespace kl = kernels::linear;
 using format::Half;
 
+constexpr size_t kCounterBytes = 65536;
 constexpr uint32_t kBarrierBytes = 1024;
 constexpr uint32_t kMaxSlots = 32;
 
@@ -104,16 +106,17 @@ Result<kl::Choice> select(const pack::CudaLinearLayout& layout, int64_t m, const
   return found.front();
 }
 
-// Exchange buffer of split-K for any kernel of this layout: calls that share a workspace may choose
-// different ones.
+// Counters and exchange buffer of split-K for any kernel of this layout: calls that share a
+// workspace may choose different ones.
 size_t exchange_bytes(const pack::CudaLinearLayout& layout, const Device& device) {
   size_t most = 0;
   for (const kl::KernelEntry& e : kl::all_kernels()) {
     if (!kl::runs(e, layout)) continue;
     const size_t rows = static_cast<size_t>(device.sms * e.residents * e.pieces * pack::kPieceRows);
+    SUB8_CHECK(rows / 16 * 4 <= kCounterBytes);
     most = std::max(most, rows * static_cast<size_t>(e.tokens) * 4);
   }
-  return most;
+  return kCounterBytes + most;
 }
 size_t staged_row_elements(int64_t k) { return static_cast<size_t>(round_up<int64_t>(k, 8)); }
 size_t staged_bytes(int64_t m, int64_t k) {
@@ -240,9 +243,8 @@ Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
 Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const LinearCall& call,
                 uint8_t* workspace, const Device& device, cudaStream_t stream,
                 const LinearTuning& tuning) {
-  SUB8_ASSIGN_OR_RETURN(
-      const kl::Choice choice,
-      select(layout, call.m, device, wanted_of(tuning, call.batch_invariant)));
+  SUB8_ASSIGN_OR_RETURN(const kl::Choice choice,
+                        select(layout, call.m, device, wanted_of(tuning, call.batch_invariant)));
   const kl::KernelEntry& e = choice.entry;
   const void* x = call.x;
   int64_t ldx = call.ldx;
@@ -265,7 +267,8 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
   p.bias = call.bias;
   p.residual = call.residual;
   p.y = call.y;
-  p.partials = reinterpret_cast<uint32_t*>(workspace);
+  p.counters = reinterpret_cast<uint32_t*>(workspace);
+  p.partials = reinterpret_cast<float*>(workspace + kCounterBytes);
   p.ldy = call.ldy;
   p.ld_residual = call.ld_residual;
   p.m = static_cast<int32_t>(call.m);
@@ -307,8 +310,7 @@ Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* wo
       reinterpret_cast<uintptr_t>(workspace) % 128 != 0)
     return invalid_argument("packed weight and workspace must be 128-byte aligned");
   uint8_t* const work = static_cast<uint8_t*>(workspace);
-  if (!call.batch_invariant)
-    return run_rows(layout, packed, call, work, device, stream, tuning);
+  if (!call.batch_invariant) return run_rows(layout, packed, call, work, device, stream, tuning);
   // Split points depend on the number of row tiles of X, so each launch gets one.
   const int64_t element = call.y_type == LinearType::kF32 ? 4 : 2;
   for (int64_t row = 0; row < call.m; row += kl::kInvariantRows) {
@@ -318,7 +320,8 @@ Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* wo
     part.x = static_cast<const uint8_t*>(call.x) + row * call.ldx * 2;
     part.y = static_cast<uint8_t*>(call.y) + y_row * call.ldy * element;
     if (call.residual != nullptr)
-      part.residual = static_cast<const uint8_t*>(call.residual) + y_row * call.ld_residual * element;
+      part.residual =
+          static_cast<const uint8_t*>(call.residual) + y_row * call.ld_residual * element;
     if (call.token_scales != nullptr) part.token_scales = call.token_scales + y_row;
     SUB8_RETURN_IF_ERROR(run_rows(layout, packed, part, work, device, stream, tuning));
   }

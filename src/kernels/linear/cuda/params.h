@@ -20,7 +20,8 @@ struct RingParams {
   const float* bias;          // per output channel, or null
   const void* residual;       // [rows of Y, N], type of y, or null; added last
   void* y;
-  uint32_t* partials;  // [workers][rows of a worker's tile][tokens]; kEmpty between launches
+  float* partials;     // [workers][rows of a worker's tile][tokens]
+  uint32_t* counters;  // [workers][16 rows of a worker's tile], zero between launches
   int64_t ldy;         // elements between rows of Y
   int64_t ld_residual;
   int32_t m;             // rows of X

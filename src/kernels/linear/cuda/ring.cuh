@@ -16,6 +16,7 @@ inline constexpr int kMaxSlots = 32;
 struct Ring {
   uint32_t full;
   uint32_t empty;
+  uint32_t stored;  // completes when all warps have stored their sums (split_k.cuh)
   uint32_t slots;
   uint32_t slot_bytes;
   uint32_t count;
@@ -79,13 +80,15 @@ __device__ __forceinline__ Ring make_ring(const RingParams& p, uint32_t base) {
   const uint32_t weights = P::kUnits * P::kPieces * P::Codec::piece_bytes(p);
   return {base,
           base + 8 * kMaxSlots,
+          base + 16 * kMaxSlots,
           base + kBarrierBytes,
           ring_slot_bytes(P::kXBytes, weights),
           p.stages};
 }
 
-// By one thread. `releases`: arrivals that free a slot.
-__device__ __forceinline__ void init_ring(const Ring& ring, uint32_t releases) {
+// By one thread. `releases`: arrivals that free a slot; `warps`: consumers of this CTA.
+__device__ __forceinline__ void init_ring(const Ring& ring, uint32_t releases, uint32_t warps) {
+  ptx::mbarrier_init(ring.stored, warps);
   for (uint32_t s = 0; s < ring.count; ++s) {
     ptx::mbarrier_init(ring.full_bar(s), 1);
     ptx::mbarrier_init(ring.empty_bar(s), releases);

@@ -9,14 +9,16 @@ namespace {
 
 // Nanoseconds in which an SM works through 64 rows x 64 k if memory is no limit.
 double unit_ns(const KernelEntry& e, int ctas_per_sm) {
-  const double per_token_tile = e.loop == MainLoop::kFragment ? (e.tokens == 8 ? 70 : 82)
-                                : e.tokens <= 16              ? 84
-                                : e.tokens <= 32              ? 92
-                                : e.tokens <= 64              ? 124
-                                : e.tokens <= 128             ? 180
-                                                              : 390;
-  // Eight warps alone do not hide all latencies.
-  return e.loop == MainLoop::kFragment && ctas_per_sm == 1 ? 1.1 * per_token_tile : per_token_tile;
+  if (e.loop == MainLoop::kFragment) {
+    // Eight warps alone do not hide all latencies.
+    const bool few_warps = e.teams * ctas_per_sm < 16;
+    return e.tokens == 8 ? (few_warps ? 77 : 67) : (few_warps ? 86 : 77);
+  }
+  return e.tokens <= 16    ? 82
+         : e.tokens <= 32  ? 90
+         : e.tokens <= 64  ? 118
+         : e.tokens <= 128 ? 175
+                           : 385;
 }
 
 std::string refusal(const KernelEntry& e, const Wanted& wanted) {
@@ -46,12 +48,11 @@ const std::vector<KernelEntry>& all_kernels() {
 }
 
 std::string kernel_id(const KernelEntry& e) {
-  std::string id = "linear_" + std::string(e.codec) +
-                   (e.type == format::Half::kF16 ? "_f16" : "_bf16") +
-                   (e.loop == MainLoop::kFragment ? "_mma_" : "_wgmma_") +
-                   std::to_string(e.pieces * pack::kPieceRows) + "x" + std::to_string(e.tokens) +
-                   "x" + std::to_string(e.units * pack::kPieceCols) + "_w" +
-                   std::to_string(e.teams);
+  std::string id =
+      "linear_" + std::string(e.codec) + (e.type == format::Half::kF16 ? "_f16" : "_bf16") +
+      (e.loop == MainLoop::kFragment ? "_mma_" : "_wgmma_") +
+      std::to_string(e.pieces * pack::kPieceRows) + "x" + std::to_string(e.tokens) + "x" +
+      std::to_string(e.units * pack::kPieceCols) + "_w" + std::to_string(e.teams);
   if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
   return id;
 }
@@ -81,10 +82,13 @@ double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinear
   const double stages = static_cast<double>(ceil_div<int64_t>(d.stages, d.workers));
   const double memory = static_cast<double>(layout.piece_bytes()) / kBytesPerNs;
   const double unit = std::max(unit_ns(e, ctas_per_sm), d.token_tiles == 1 ? memory : 0.0);
+  // Contributors that finish together with the one that adds: it waits for their sums.
   const double others = std::max(0.0, d.k_stages / stages - 0.5);
+  const double wait = 2000 * std::min(1.0, others / 2);
   const double exchange =
       others * e.tokens * e.pieces * pack::kPieceRows * 4 / kExchangedPerNs * ctas_per_sm;
-  return 1e-3 * (4000 + stages * e.pieces * e.units * unit * ctas_per_sm + exchange);
+  const double start = e.loop == MainLoop::kFragment && e.teams > 8 ? 3000 : 4000;
+  return 1e-3 * (start + stages * e.pieces * e.units * unit * ctas_per_sm + wait + exchange);
 }
 
 std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, int sms,
@@ -102,9 +106,8 @@ std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, 
     for (int ctas = from; ctas <= to; ++ctas)
       out.push_back({e, ctas, estimate_us(e, ctas, layout, m, sms)});
   }
-  std::stable_sort(out.begin(), out.end(), [](const Choice& a, const Choice& b) {
-    return a.estimate_us < b.estimate_us;
-  });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Choice& a, const Choice& b) { return a.estimate_us < b.estimate_us; });
   return out;
 }
 

@@ -11,8 +11,8 @@
 namespace sub8::kernels::linear {
 
 struct Wanted {
-  std::string id_end;          // only kernels whose id ends with this
-  int ctas_per_sm = 0;         // 0: as estimated
+  std::string id_end;            // only kernels whose id ends with this
+  int ctas_per_sm = 0;           // 0: as estimated
   bool batch_invariant = false;  // only kernels with the one order of sums that every M can have
 };
 
@@ -33,7 +33,8 @@ struct Division {
 
 const std::vector<KernelEntry>& all_kernels();
 
-// e.g. "linear_e3m2_bf16_wgmma_256x64x128_w4": rows of W x rows of X x K of a stage, consumer teams.
+// e.g. "linear_e3m2_bf16_wgmma_256x64x128_w4": rows of W x rows of X x K of a stage, consumer
+// teams.
 std::string kernel_id(const KernelEntry& e);
 
 bool runs(const KernelEntry& e, const pack::CudaLinearLayout& layout);

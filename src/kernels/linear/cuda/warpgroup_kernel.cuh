@@ -92,7 +92,7 @@ __device__ __forceinline__ int32_t first_channel(int32_t row_tile, uint32_t rank
 
 // Stores a contribution, or completes the tile and writes it.
 template <class P>
-__device__ void finish_segment(const RingParams& p, const Segment& seg,
+__device__ void finish_segment(const RingParams& p, const Ring& ring, const Segment& seg,
                                int worker, uint32_t rank,
                                float (&d)[P::kRowBlocks][P::Atom::kAccumulators]) {
   constexpr int kRows16 = P::kCluster * P::kPieces * 4;
@@ -107,6 +107,10 @@ __device__ void finish_segment(const RingParams& p, const Segment& seg,
     const Channel channels[2] = {make_channel(p, n), make_channel(p, n + 8)};
     if (seg.k_end < p.k_stages) add_sums(p, seg, worker, row16, kRows16, d[b]);
     write_tile<P::kTokens>(p, channels, seg.token_tile * P::kTokens, d[b]);
+  }
+  if (seg.k_begin > 0) {
+    __syncwarp();
+    if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
   }
 }
 
@@ -198,7 +202,7 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
 #pragma unroll
     for (int b = 0; b < P::kRowBlocks; ++b) ptx::pin(d[b]);
     release(previous);
-    finish_segment<P>(p, segment_at(p, ptx::opaque(position), range.end), worker, rank, d);
+    finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, rank, d);
     position += count;
   }
 }
@@ -213,7 +217,7 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   const int worker = p.workers - 1 - static_cast<int>(blockIdx.x) / P::kCluster;
   if (threadIdx.x == P::kConsumerThreads) {
     ptx::prefetch_tensor_map(&p.x);
-    init_ring(ring, P::kWarpgroups * 4 * P::kCluster);
+    init_ring(ring, P::kWarpgroups * 4 * P::kCluster, P::kWarpgroups * 4);
   }
   __syncthreads();
   if constexpr (P::kCluster > 1) ptx::cluster_sync();
@@ -221,6 +225,9 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   if (threadIdx.x >= P::kConsumerThreads) {
     ptx::shrink_registers<P::kProducerRegisters>();
     if (threadIdx.x == P::kConsumerThreads) produce<P>(p, ring, worker, rank);
+    if (threadIdx.x / 32 == P::kConsumerThreads / 32 + 1)
+      announce_sums(p, worker, static_cast<int>(rank) * P::kPieces * 4, P::kPieces * 4,
+                    P::kCluster * P::kPieces * 4, ring.stored);
   } else {
     ptx::grow_registers<P::kConsumerRegisters>();
     ptx::wait_for_previous_grid();
