@@ -207,12 +207,22 @@ std::vector<std::string> split(const std::string& s) {
 std::vector<uint8_t> packed_rows(const format::WeightFormat& f, const std::string& name, int64_t k,
                                  LinearType activation, LinearPlan* plan) {
   constexpr int64_t kRows = 256;
+  constexpr int64_t kDistinct = 16;
   std::vector<uint8_t> codes(static_cast<size_t>(kRows * f.row_bytes(k)));
   std::vector<uint8_t> scales(static_cast<size_t>(kRows * f.groups(k)));
   std::vector<uint8_t> row(static_cast<size_t>(k));
   std::vector<float> x(static_cast<size_t>(k));
   uint32_t state = 1;
   for (int64_t i = 0; i < kRows; ++i) {
+    if (i >= kDistinct) {
+      const int64_t from = i % kDistinct;
+      std::memcpy(&codes[static_cast<size_t>(i * f.row_bytes(k))],
+                  &codes[static_cast<size_t>(from * f.row_bytes(k))],
+                  static_cast<size_t>(f.row_bytes(k)));
+      std::memcpy(scales.data() + i * f.groups(k), scales.data() + from * f.groups(k),
+                  static_cast<size_t>(f.groups(k)));
+      continue;
+    }
     for (float& v : x) {
       float sum = -6;  // of twelve uniform numbers: nearly normal
       for (int j = 0; j < 12; ++j)

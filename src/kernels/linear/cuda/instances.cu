@@ -43,7 +43,7 @@ KernelEntry warpgroup(const char* name) {
 template <ElementFormat Element, GroupKind Groups, Half Type>
 void add_entries(const char* name, std::vector<KernelEntry>* out) {
   using C = Codec<Element, Type, Groups>;
-  // Two small CTAs per SM, so that a part of the next launch fits beside; or 16 warps in one.
+  // Small CTAs: a part of the next launch fits beside one or two of this one. Or 16 warps in one.
   out->push_back(fragment<C, 8, 8, 2, 2>(name));
   out->push_back(fragment<C, 8, 16, 1, 1>(name));
   out->push_back(fragment<C, 16, 8, 2, 2>(name));

@@ -8,26 +8,28 @@ namespace sub8::kernels::linear {
 namespace {
 
 // Nanoseconds in which an SM works through 64 rows x 64 k if memory is no limit.
-double unit_ns(const KernelEntry& e, int ctas_per_sm) {
+double unit_ns(const KernelEntry& e, int ctas_per_sm, bool one_token_tile) {
   if (e.loop == MainLoop::kFragment) {
     // Eight warps alone do not hide all latencies.
     const bool few_warps = e.teams * ctas_per_sm < 16;
     return e.tokens == 8 ? (few_warps ? 77 : 67) : (few_warps ? 86 : 77);
   }
-  return e.tokens <= 16    ? 82
-         : e.tokens <= 32  ? 90
-         : e.tokens <= 64  ? 118
-         : e.tokens <= 128 ? 175
-                           : 385;
+  if (e.tokens <= 16) return 82;
+  if (e.tokens <= 32) return 90;
+  if (e.tokens <= 64) return 118;
+  if (e.tokens <= 128) return one_token_tile ? 175 : 200;
+  return one_token_tile ? 390 : 375;
 }
 
-std::string refusal(const KernelEntry& e, const Wanted& wanted) {
+std::string refusal(const KernelEntry& e, int64_t m, const Wanted& wanted) {
   if (!kernel_id(e).ends_with(wanted.id_end)) return "its id does not end with " + wanted.id_end;
   if (wanted.ctas_per_sm > e.residents)
     return "at most " + std::to_string(e.residents) + " CTAs per SM";
   if (wanted.batch_invariant && (e.loop != MainLoop::kWarpgroup || e.tokens > kInvariantRows ||
                                  e.cluster > 1 || e.units != 2))
     return "its order of sums is not that of every M";
+  if (wanted.batch_invariant && e.tokens < m)
+    return "a second tile of rows would move the split points";
   return "";
 }
 
@@ -81,13 +83,19 @@ double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinear
   const Division d = divide(e, ctas_per_sm, layout, m, sms);
   const double stages = static_cast<double>(ceil_div<int64_t>(d.stages, d.workers));
   const double memory = static_cast<double>(layout.piece_bytes()) / kBytesPerNs;
-  const double unit = std::max(unit_ns(e, ctas_per_sm), d.token_tiles == 1 ? memory : 0.0);
+  const double unit =
+      std::max(unit_ns(e, ctas_per_sm, d.token_tiles == 1), d.token_tiles == 1 ? memory : 0.0);
   // Contributors that finish together with the one that adds: it waits for their sums.
   const double others = std::max(0.0, d.k_stages / stages - 0.5);
-  const double wait = 2000 * std::min(1.0, others / 2);
+  double wait = 2000 * std::min(1.0, others / 2);
   const double exchange =
       others * e.tokens * e.pieces * pack::kPieceRows * 4 / kExchangedPerNs * ctas_per_sm;
-  const double start = e.loop == MainLoop::kFragment && e.teams > 8 ? 3000 : 4000;
+  double start = 4000;
+  if (e.loop == MainLoop::kFragment) {
+    if (e.teams > 8) start = 3000;
+    if (d.token_tiles > 1) start += 2000;
+    wait += 250 * std::max(0.0, others - 4);
+  }
   return 1e-3 * (start + stages * e.pieces * e.units * unit * ctas_per_sm + wait + exchange);
 }
 
@@ -96,7 +104,7 @@ std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, 
   std::vector<Choice> out;
   for (const KernelEntry& e : all_kernels()) {
     if (!runs(e, layout)) continue;
-    const std::string why = refusal(e, wanted);
+    const std::string why = refusal(e, m, wanted);
     if (!why.empty()) {
       if (refused != nullptr) *refused += kernel_id(e) + ": refused: " + why + "\n";
       continue;

@@ -144,7 +144,10 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
       if constexpr (P::kCluster > 1) ptx::mbarrier_arrive_remote(ring.empty_bar(slot), rank ^ 1);
     }
   };
-  typename Codec::Loaded q;
+  // Dense weights are multiplied from the registers they are loaded into: two sets, and the next
+  // load waits until its set's group has ended.
+  constexpr bool kDirect = Codec::kDense && P::kGroupSteps == 4;
+  typename Codec::Loaded q[kDirect ? 2 : 1];
 
 #pragma unroll 1
   for (int32_t position = range.begin; position < range.end;) {
@@ -161,7 +164,7 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
     const auto load = [&](uint32_t slot, int step) {
       const uint32_t at = slot * slot_bytes +
                           P::Weights::at(step % P::kRowBlocks, step / P::kRowBlocks) * piece_bytes;
-      Codec::load(words_at + at, scales_at + at, t, q);
+      Codec::load(words_at + at, scales_at + at, t, q[kDirect ? step % 2 : 0]);
     };
     ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
     load(cursor.slot, 0);
@@ -179,13 +182,14 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
         // After each wait the group before the last has ended: its register set is free, and with
         // the first one so is the slot before.
         if constexpr (P::kGroupSteps == 4) {
-          multiply_steps<P, 0>(p, access, q, b, a[step % 2], d[block]);
+          multiply_steps<P, 0>(p, access, q[kDirect ? step % 2 : 0], b, a[step % 2], d[block]);
         } else {
-          multiply_steps<P, 0>(p, access, q, b, a[0], d[block]);
+          multiply_steps<P, 0>(p, access, q[0], b, a[0], d[block]);
           ptx::wgmma_wait<1>();
           if (step == 0 && i > 0) release(previous);
-          multiply_steps<P, 2>(p, access, q, b, a[1], d[block]);
+          multiply_steps<P, 2>(p, access, q[0], b, a[1], d[block]);
         }
+        if constexpr (kDirect) ptx::wgmma_wait<1>();
         // The next words come in while the tensor cores work.
         if (step + 1 < kSteps) {
           load(slot, step + 1);
@@ -193,7 +197,7 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
           ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
           load(cursor.slot, 0);
         }
-        ptx::wgmma_wait<1>();
+        if constexpr (!kDirect) ptx::wgmma_wait<1>();
         if (P::kGroupSteps == 4 && step == 0 && i > 0) release(previous);
       }
       previous = slot;

@@ -1,0 +1,130 @@
+// Choice of CUDA linear kernels, on a made-up list of kernels: needs no GPU and no CUDA.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "kernels/linear/cuda/select.h"
+
+namespace sub8::kernels::linear {
+namespace {
+
+// Tiles like those of instances.cu.
+KernelEntry tile(MainLoop loop, int tokens, int pieces, int units, int cluster, int residents,
+                 int teams) {
+  KernelEntry e = {};
+  e.codec = "e3m2", e.element = format::kE3M2, e.type = format::Half::kBF16;
+  e.loop = loop, e.tokens = tokens, e.pieces = pieces, e.units = units, e.cluster = cluster;
+  e.ctas_per_sm = 1, e.residents = residents, e.teams = teams;
+  return e;
+}
+
+const std::vector<KernelEntry>& tiles() {
+  constexpr MainLoop kMma = MainLoop::kFragment;
+  constexpr MainLoop kWgmma = MainLoop::kWarpgroup;
+  static const std::vector<KernelEntry> list = {
+      tile(kMma, 8, 4, 2, 1, 2, 8),     tile(kMma, 8, 4, 2, 1, 1, 16),
+      tile(kMma, 16, 4, 2, 1, 2, 8),    tile(kWgmma, 16, 4, 2, 1, 1, 4),
+      tile(kWgmma, 32, 4, 2, 1, 1, 4),  tile(kWgmma, 64, 4, 2, 1, 1, 4),
+      tile(kWgmma, 128, 4, 1, 2, 1, 2), tile(kWgmma, 256, 2, 1, 2, 1, 2)};
+  return list;
+}
+
+constexpr int kSms = 132;
+
+pack::CudaLinearLayout layout_of(const char* format, int64_t rows, int64_t cols) {
+  return pack::make_cuda_linear_layout(format::parse_weight_format(format).value(), rows, cols,
+                                       format::Half::kBF16)
+      .value();
+}
+
+}  // namespace
+
+#define SUB8_NO_KERNELS(name) \
+  KernelEntryList kernel_entries_##name() { return {nullptr, 0}; }
+SUB8_NO_KERNELS(dense)
+SUB8_NO_KERNELS(e2m0)
+SUB8_NO_KERNELS(e1m1)
+SUB8_NO_KERNELS(e2m1)
+SUB8_NO_KERNELS(e2m1_g16)
+SUB8_NO_KERNELS(e2m1_g32)
+SUB8_NO_KERNELS(e2m2)
+SUB8_NO_KERNELS(e3m1)
+SUB8_NO_KERNELS(e3m2_g32)
+SUB8_NO_KERNELS(e2m3)
+SUB8_NO_KERNELS(e2m3_g32)
+SUB8_NO_KERNELS(e3m3)
+SUB8_NO_KERNELS(e4m3)
+KernelEntryList kernel_entries_e3m2() { return {tiles().data(), static_cast<int>(tiles().size())}; }
+
+namespace {
+
+TEST(LinearSelect, MoreRowsTakeLargerTiles) {
+  const pack::CudaLinearLayout layout = layout_of("e3m2", 28672, 8192);
+  int last = 0;
+  for (const int64_t m : {1, 8, 16, 32, 64, 128, 256, 4096}) {
+    const std::vector<Choice> found = candidates(layout, m, kSms, {}, nullptr);
+    ASSERT_FALSE(found.empty());
+    EXPECT_GE(found[0].entry.tokens, last) << "M = " << m;
+    last = found[0].entry.tokens;
+    for (size_t i = 1; i < found.size(); ++i)
+      EXPECT_LE(found[i - 1].estimate_us, found[i].estimate_us);
+  }
+  EXPECT_EQ(last, 256);
+}
+
+TEST(LinearSelect, DivisionCoversAllWork) {
+  for (const KernelEntry& e : tiles()) {
+    for (const int64_t m : {1, 100, 1000}) {
+      const pack::CudaLinearLayout layout = layout_of("e3m2", 1000, 3424);
+      const Division d = divide(e, 1, layout, m, kSms);
+      EXPECT_GE(int64_t{d.row_tiles} * e.cluster * e.pieces * pack::kPieceRows, layout.rows);
+      EXPECT_GE(int64_t{d.token_tiles} * e.tokens, m);
+      EXPECT_EQ(int64_t{d.k_stages} * e.units, layout.k_pieces());
+      EXPECT_EQ(d.stages, int64_t{d.row_tiles} * d.token_tiles * d.k_stages);
+      EXPECT_LE(d.workers * e.cluster, kSms);
+      EXPECT_GE(d.workers, 1);
+    }
+  }
+}
+
+// Split points follow from the number of workers and stages: both must not depend on M.
+TEST(LinearSelect, BatchInvariantKernelsDivideAlike) {
+  const pack::CudaLinearLayout layout = layout_of("e3m2", 4096, 4096);
+  int32_t workers = 0;
+  for (int64_t m = 1; m <= kInvariantRows; ++m) {
+    Wanted wanted;
+    wanted.batch_invariant = true;
+    const std::vector<Choice> found = candidates(layout, m, kSms, wanted, nullptr);
+    ASSERT_FALSE(found.empty());
+    const Choice& c = found[0];
+    ASSERT_EQ(c.entry.loop, MainLoop::kWarpgroup);
+    const Division d = divide(c.entry, c.ctas_per_sm, layout, m, kSms);
+    ASSERT_EQ(d.token_tiles, 1) << "M = " << m;
+    if (m == 1) workers = d.workers;
+    ASSERT_EQ(d.workers, workers) << "M = " << m;
+  }
+}
+
+TEST(LinearSelect, RefusalsAreNamed) {
+  const pack::CudaLinearLayout layout = layout_of("e3m2", 4096, 4096);
+  Wanted wanted;
+  wanted.id_end = "wgmma_256x64x128_w4";
+  std::string refused;
+  const std::vector<Choice> found = candidates(layout, 1, kSms, wanted, &refused);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(kernel_id(found[0].entry), "linear_e3m2_bf16_wgmma_256x64x128_w4");
+  EXPECT_NE(refused.find("linear_e3m2_bf16_mma_256x8x128_w8: refused: its id does not end with"),
+            std::string::npos)
+      << refused;
+  EXPECT_TRUE(candidates(layout_of("nvfp4", 256, 256), 1, kSms, {}, nullptr).empty());
+}
+
+TEST(LinearSelect, IdsAreUnique) {
+  std::vector<std::string> ids;
+  for (const KernelEntry& e : tiles()) ids.push_back(kernel_id(e));
+  std::sort(ids.begin(), ids.end());
+  EXPECT_EQ(std::adjacent_find(ids.begin(), ids.end()), ids.end());
+}
+
+}  // namespace
+}  // namespace sub8::kernels::linear
