@@ -25,7 +25,9 @@ LinearStatus run_linear(const LinearPlan&, const void*, const LinearCall&, void*
   return without_cuda();
 }
 
-LinearStatus explain_linear(const LinearPlan&, int64_t, const LinearTuning&, std::string*) {
+std::vector<std::string> linear_kernels(const LinearPlan&) { return {}; }
+
+LinearStatus explain_linear(const LinearPlan&, int64_t, bool, const LinearTuning&, LinearChoice*) {
   return without_cuda();
 }
 
