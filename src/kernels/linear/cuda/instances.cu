@@ -44,9 +44,11 @@ template <ElementFormat Element, GroupKind Groups, Half Type>
 void add_entries(const char* name, std::vector<KernelEntry>* out) {
   using C = Codec<Element, Type, Groups>;
   // Small CTAs: a part of the next launch fits beside one or two of this one. Or 16 warps in one.
-  out->push_back(fragment<C, 8, 8, 2, 2>(name));
+  // Dense weights leave room for one ring only: consumers look one slot ahead.
+  constexpr int kResidents = C::kDense ? 1 : 2;
+  out->push_back(fragment<C, 8, 8, 2, kResidents>(name));
   out->push_back(fragment<C, 8, 16, 1, 1>(name));
-  out->push_back(fragment<C, 16, 8, 2, 2>(name));
+  out->push_back(fragment<C, 16, 8, 2, kResidents>(name));
   out->push_back(warpgroup<C, WarpgroupShape{16, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 2, 4}>(name));

@@ -205,6 +205,10 @@ Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
   const int share = std::min(device.shared_bytes, device.shared_bytes_per_sm / residents - 1024);
   const uint32_t room = static_cast<uint32_t>(share) - 1024 - kBarrierBytes;
   p.stages = std::min(room / slot, kMaxSlots);
+  // Consumers wait for the next slot before they give the last one back: one would never end.
+  if (p.stages < 2)
+    return internal_error(kl::kernel_id(e) + ": shared memory holds " + std::to_string(p.stages) +
+                          " ring slots of " + std::to_string(slot) + " bytes, at least 2 needed");
   const uint32_t shared = 1024 + kBarrierBytes + p.stages * slot;
   cudaError_t r = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(device.shared_bytes));
