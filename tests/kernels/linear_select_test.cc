@@ -15,6 +15,7 @@ KernelEntry tile(MainLoop loop, int tokens, int pieces, int units, int cluster, 
   e.codec = "e3m2", e.element = format::kE3M2, e.type = format::Half::kBF16;
   e.loop = loop, e.tokens = tokens, e.pieces = pieces, e.units = units, e.cluster = cluster;
   e.ctas_per_sm = 1, e.residents = residents, e.teams = teams;
+  e.x_bytes = static_cast<uint32_t>(tokens * 128 * units);
   return e;
 }
 
@@ -29,7 +30,7 @@ const std::vector<KernelEntry>& tiles() {
   return list;
 }
 
-constexpr int kSms = 132;
+const Card kCard;
 
 pack::CudaLinearLayout layout_of(const char* format, int64_t rows, int64_t cols) {
   return pack::make_cuda_linear_layout(format::parse_weight_format(format).value(), rows, cols,
@@ -62,7 +63,7 @@ TEST(LinearSelect, MoreRowsTakeLargerTiles) {
   const pack::CudaLinearLayout layout = layout_of("e3m2", 28672, 8192);
   int last = 0;
   for (const int64_t m : {1, 8, 16, 32, 64, 128, 256, 4096}) {
-    const std::vector<Choice> found = candidates(layout, m, kSms, {}, nullptr);
+    const std::vector<Choice> found = candidates(layout, m, kCard, {}, nullptr);
     ASSERT_FALSE(found.empty());
     EXPECT_GE(found[0].entry.tokens, last) << "M = " << m;
     last = found[0].entry.tokens;
@@ -76,12 +77,12 @@ TEST(LinearSelect, DivisionCoversAllWork) {
   for (const KernelEntry& e : tiles()) {
     for (const int64_t m : {1, 100, 1000}) {
       const pack::CudaLinearLayout layout = layout_of("e3m2", 1000, 3424);
-      const Division d = divide(e, 1, layout, m, kSms);
+      const Division d = divide(e, 1, layout, m, kCard.sms);
       EXPECT_GE(int64_t{d.row_tiles} * e.cluster * e.pieces * pack::kPieceRows, layout.rows);
       EXPECT_GE(int64_t{d.token_tiles} * e.tokens, m);
       EXPECT_EQ(int64_t{d.k_stages} * e.units, layout.k_pieces());
       EXPECT_EQ(d.stages, int64_t{d.row_tiles} * d.token_tiles * d.k_stages);
-      EXPECT_LE(d.workers * e.cluster, kSms);
+      EXPECT_LE(d.workers * e.cluster, kCard.sms);
       EXPECT_GE(d.workers, 1);
     }
   }
@@ -94,11 +95,11 @@ TEST(LinearSelect, BatchInvariantKernelsDivideAlike) {
   for (int64_t m = 1; m <= kInvariantRows; ++m) {
     Wanted wanted;
     wanted.batch_invariant = true;
-    const std::vector<Choice> found = candidates(layout, m, kSms, wanted, nullptr);
+    const std::vector<Choice> found = candidates(layout, m, kCard, wanted, nullptr);
     ASSERT_FALSE(found.empty());
     const Choice& c = found[0];
     ASSERT_EQ(c.entry.loop, MainLoop::kWarpgroup);
-    const Division d = divide(c.entry, c.ctas_per_sm, layout, m, kSms);
+    const Division d = divide(c.entry, c.ctas_per_sm, layout, m, kCard.sms);
     ASSERT_EQ(d.token_tiles, 1) << "M = " << m;
     if (m == 1) workers = d.workers;
     ASSERT_EQ(d.workers, workers) << "M = " << m;
@@ -110,13 +111,29 @@ TEST(LinearSelect, RefusalsAreNamed) {
   Wanted wanted;
   wanted.id_end = "wgmma_256x64x128_w4";
   std::string refused;
-  const std::vector<Choice> found = candidates(layout, 1, kSms, wanted, &refused);
+  const std::vector<Choice> found = candidates(layout, 1, kCard, wanted, &refused);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(kernel_id(found[0].entry), "linear_e3m2_bf16_wgmma_256x64x128_w4");
   EXPECT_NE(refused.find("linear_e3m2_bf16_mma_256x8x128_w8: refused: its id does not end with"),
             std::string::npos)
       << refused;
-  EXPECT_TRUE(candidates(layout_of("nvfp4", 256, 256), 1, kSms, {}, nullptr).empty());
+  EXPECT_TRUE(candidates(layout_of("nvfp4", 256, 256), 1, kCard, {}, nullptr).empty());
+}
+
+// 16-bit weights: a slot takes 68 KB, and half of an SM's shared memory holds only one.
+TEST(LinearSelect, OneRingSlotIsRefused) {
+  const KernelEntry e = tile(MainLoop::kFragment, 16, 4, 2, 1, 2, 8);
+  EXPECT_EQ(ring_slots(e, 16 * 512, 2, kCard), 1u);
+  EXPECT_EQ(ring_slots(e, 16 * 512, 1, kCard), 3u);
+  EXPECT_GE(ring_slots(e, 8 * 512, 2, kCard), 2u);
+  Card small = kCard;
+  small.shared_bytes = small.shared_bytes_per_sm = 100 * 1024;
+  std::string refused;
+  for (const Choice& c : candidates(layout_of("e3m2", 4096, 4096), 64, small, {}, &refused))
+    EXPECT_GE(ring_slots(c.entry, 6 * 512, c.entry.residents, small), 2u);
+  EXPECT_NE(refused.find("mma_256x8x128_w8: refused: shared memory holds no two ring slots"),
+            std::string::npos)
+      << refused;
 }
 
 TEST(LinearSelect, IdsAreUnique) {

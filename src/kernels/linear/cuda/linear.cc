@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include <cuda.h>
@@ -26,28 +27,22 @@ namespace kl = kernels::linear;
 using format::Half;
 
 constexpr size_t kCounterBytes = 65536;
-constexpr uint32_t kBarrierBytes = 1024;
-constexpr uint32_t kMaxSlots = 32;
 
 LinearStatus fail(const Error& error) { return {exit_status(error.code), error.message}; }
 
-struct Device {
-  int sms = 0;
-  int shared_bytes = 0;         // a CTA may have
-  int shared_bytes_per_sm = 0;  // of which each CTA takes 1 KB more than it asks for
-};
+using Device = kl::Card;
 
 // Per device, looked up once.
 Result<Device> current_device() {
   static std::mutex mutex;
-  static std::vector<Device> known;
+  static std::vector<std::optional<Device>> known;
   int id = 0;
   cudaError_t e = cudaGetDevice(&id);
   if (e != cudaSuccess) return unsupported(std::string("no CUDA device: ") + cudaGetErrorString(e));
   const std::lock_guard lock(mutex);
   if (static_cast<size_t>(id) >= known.size()) known.resize(static_cast<size_t>(id) + 1);
-  Device& d = known[static_cast<size_t>(id)];
-  if (d.sms == 0) {
+  std::optional<Device>& d = known[static_cast<size_t>(id)];
+  if (!d) {
     int major = 0;
     int minor = 0;
     Device found;
@@ -63,7 +58,7 @@ Result<Device> current_device() {
                          "; linear kernels exist for 9.0 (sm_90a)");
     d = found;
   }
-  return d;
+  return *d;
 }
 
 Result<pack::CudaLinearLayout> layout_of(const LinearPlan& plan) {
@@ -100,7 +95,7 @@ kl::Wanted wanted_of(const LinearTuning& tuning, bool batch_invariant) {
 Result<kl::Choice> select(const pack::CudaLinearLayout& layout, int64_t m, const Device& device,
                           const kl::Wanted& wanted) {
   std::string refused;
-  const std::vector<kl::Choice> found = kl::candidates(layout, m, device.sms, wanted, &refused);
+  const std::vector<kl::Choice> found = kl::candidates(layout, m, device, wanted, &refused);
   if (found.empty())
     return unsupported("no kernel for " + layout.format.name() + "; candidates:\n" + refused);
   return found.front();
@@ -199,17 +194,12 @@ void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
 
 Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
               const LinearTuning& tuning, bool early, cudaStream_t stream) {
-  const uint32_t slot = round_up<uint32_t>(
-      e.x_bytes + static_cast<uint32_t>(e.pieces * e.units) * p.piece_bytes, 1024);
   const int residents = tuning.residents != 0 ? tuning.residents : e.residents;
-  const int share = std::min(device.shared_bytes, device.shared_bytes_per_sm / residents - 1024);
-  const uint32_t room = static_cast<uint32_t>(share) - 1024 - kBarrierBytes;
-  p.stages = std::min(room / slot, kMaxSlots);
-  // Consumers wait for the next slot before they give the last one back: one would never end.
+  p.stages = kl::ring_slots(e, p.piece_bytes, residents, device);
   if (p.stages < 2)
-    return internal_error(kl::kernel_id(e) + ": shared memory holds " + std::to_string(p.stages) +
-                          " ring slots of " + std::to_string(slot) + " bytes, at least 2 needed");
-  const uint32_t shared = 1024 + kBarrierBytes + p.stages * slot;
+    return invalid_argument(kl::kernel_id(e) + " with " + std::to_string(residents) +
+                            " residents: shared memory holds fewer than two ring slots");
+  const uint32_t shared = kl::kRingOverhead + p.stages * kl::ring_slot_size(e, p.piece_bytes);
   cudaError_t r = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(device.shared_bytes));
   if (r != cudaSuccess) {
@@ -367,8 +357,7 @@ size_t linear_workspace_bytes(const LinearPlan& plan, int64_t m) {
   const Result<Device> device = current_device();
   const Result<pack::CudaLinearLayout> layout = layout_of(plan);
   if (!layout.ok()) return 0;
-  return exchange_bytes(*layout, device.ok() ? *device : Device{256, 0, 0}) +
-         staged_bytes(m, plan.cols);
+  return exchange_bytes(*layout, device.ok() ? *device : Device{}) + staged_bytes(m, plan.cols);
 }
 
 LinearStatus run_linear(const LinearPlan& plan, const void* packed, const LinearCall& call,
@@ -396,7 +385,7 @@ LinearStatus explain_linear(const LinearPlan& plan, int64_t m, bool batch_invari
   *choice = {};
   for (const kl::Choice& c : kl::candidates(
            *layout, batch_invariant ? std::min(m, kl::kInvariantRows) : m,
-           device.ok() ? device->sms : 132, wanted_of(tuning, batch_invariant), &choice->refused))
+           device.ok() ? *device : Device{}, wanted_of(tuning, batch_invariant), &choice->refused))
     choice->candidates.push_back({kl::kernel_id(c.entry), c.ctas_per_sm, c.estimate_us});
   if (choice->candidates.empty())
     return fail(unsupported("explain_linear: no kernel for " + layout->format.name() +

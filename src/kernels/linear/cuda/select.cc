@@ -21,10 +21,14 @@ double unit_ns(const KernelEntry& e, int ctas_per_sm, bool one_token_tile) {
   return one_token_tile ? 390 : 375;
 }
 
-std::string refusal(const KernelEntry& e, int64_t m, const Wanted& wanted) {
+std::string refusal(const KernelEntry& e, const pack::CudaLinearLayout& layout, int64_t m,
+                    const Card& card, const Wanted& wanted) {
   if (!kernel_id(e).ends_with(wanted.id_end)) return "its id does not end with " + wanted.id_end;
   if (wanted.ctas_per_sm > e.residents)
     return "at most " + std::to_string(e.residents) + " CTAs per SM";
+  if (ring_slots(e, layout.piece_bytes(), e.residents, card) < 2)
+    return "shared memory holds no two ring slots of " +
+           std::to_string(ring_slot_size(e, layout.piece_bytes())) + " bytes";
   if (wanted.batch_invariant && (e.loop != MainLoop::kWarpgroup || e.tokens > kInvariantRows ||
                                  e.cluster > 1 || e.units != 2))
     return "its order of sums is not that of every M";
@@ -47,6 +51,19 @@ const std::vector<KernelEntry>& all_kernels() {
     return out;
   }();
   return entries;
+}
+
+uint32_t ring_slot_size(const KernelEntry& e, int64_t piece_bytes) {
+  return static_cast<uint32_t>(
+      round_up<int64_t>(e.x_bytes + piece_bytes * e.pieces * e.units, 1024));
+}
+
+uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int residents, const Card& card) {
+  constexpr uint32_t kMostSlots = 32;  // kMaxSlots of ring.cuh
+  const int share = std::min(card.shared_bytes, card.shared_bytes_per_sm / residents - 1024);
+  const uint32_t room = static_cast<uint32_t>(std::max(share, 0));
+  if (room <= kRingOverhead) return 0;
+  return std::min((room - kRingOverhead) / ring_slot_size(e, piece_bytes), kMostSlots);
 }
 
 std::string kernel_id(const KernelEntry& e) {
@@ -99,12 +116,12 @@ double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinear
   return 1e-3 * (start + stages * e.pieces * e.units * unit * ctas_per_sm + wait + exchange);
 }
 
-std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, int sms,
+std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, const Card& card,
                                const Wanted& wanted, std::string* refused) {
   std::vector<Choice> out;
   for (const KernelEntry& e : all_kernels()) {
     if (!runs(e, layout)) continue;
-    const std::string why = refusal(e, m, wanted);
+    const std::string why = refusal(e, layout, m, card, wanted);
     if (!why.empty()) {
       if (refused != nullptr) *refused += kernel_id(e) + ": refused: " + why + "\n";
       continue;
@@ -112,7 +129,7 @@ std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, 
     const int from = wanted.ctas_per_sm != 0 ? wanted.ctas_per_sm : 1;
     const int to = wanted.ctas_per_sm != 0 ? wanted.ctas_per_sm : e.residents;
     for (int ctas = from; ctas <= to; ++ctas)
-      out.push_back({e, ctas, estimate_us(e, ctas, layout, m, sms)});
+      out.push_back({e, ctas, estimate_us(e, ctas, layout, m, card.sms)});
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Choice& a, const Choice& b) { return a.estimate_us < b.estimate_us; });

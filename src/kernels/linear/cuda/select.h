@@ -16,6 +16,13 @@ struct Wanted {
   bool batch_invariant = false;  // only kernels with the one order of sums that every M can have
 };
 
+// What a choice depends on; an H200 where nothing else is said.
+struct Card {
+  int sms = 132;
+  int shared_bytes = 232448;         // a CTA may have
+  int shared_bytes_per_sm = 233472;  // of which each CTA takes 1 KB more than it asks for
+};
+
 struct Choice {
   KernelEntry entry;
   int ctas_per_sm = 1;
@@ -33,6 +40,14 @@ struct Division {
 
 const std::vector<KernelEntry>& all_kernels();
 
+// Shared memory in front of the ring: alignment and barriers.
+inline constexpr uint32_t kRingOverhead = 2048;
+
+// Slots of a CTA's ring where an SM's shared memory is divided among `residents` CTAs. Consumers
+// wait for the next slot before they give the last one back, so fewer than two would wait for ever.
+uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int residents, const Card& card);
+uint32_t ring_slot_size(const KernelEntry& e, int64_t piece_bytes);
+
 // e.g. "linear_e3m2_bf16_wgmma_256x64x128_w4": rows of W x rows of X x K of a stage, consumer
 // teams.
 std::string kernel_id(const KernelEntry& e);
@@ -48,7 +63,7 @@ double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinear
 
 // All candidates in the order of their estimates; the first is the choice. Refusals, one line each,
 // go to `refused` where it is not null.
-std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, int sms,
+std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, const Card& card,
                                const Wanted& wanted, std::string* refused);
 
 // Rows that one launch of the batch-invariant kernels takes.
