@@ -304,10 +304,14 @@ TEST(Engine, StopTokensAndStopStrings) {
   EXPECT_EQ(stopped.tokens.back(), plain.tokens[6]);
   EXPECT_LE(stopped.tokens.size(), 7u);
   ASSERT_GE(plain.text.size(), 12u);
-  size_t at = 5;
-  while (at < plain.text.size() && (static_cast<unsigned char>(plain.text[at]) & 0xc0) == 0x80)
-    ++at;
-  const std::string stop = plain.text.substr(at, 3);
+  // At least three bytes from inside the answer, whole characters.
+  const auto boundary = [&](size_t at) {
+    while (at < plain.text.size() && (static_cast<unsigned char>(plain.text[at]) & 0xc0) == 0x80)
+      ++at;
+    return at;
+  };
+  const size_t at = boundary(5);
+  const std::string stop = plain.text.substr(at, boundary(at + 3) - at);
   Request by_text = request(5);
   by_text.sampling.stop = {stop};
   const Outcome cut = solo(by_text);
