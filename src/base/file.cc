@@ -7,16 +7,17 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/interrupt.h"
+#include "base/mapped_regions.h"
+#include "base/os_error.h"
+
 namespace sub8 {
 namespace fs = std::filesystem;
-namespace {
 
-// The errno of a failed call, as an Error that names the path and what was attempted.
 Error os_error(const std::string& action, const fs::path& path, int number) {
   const std::string text = action + " '" + path.string() + "': " + std::strerror(number);
   switch (number) {
@@ -35,6 +36,8 @@ Error os_error(const std::string& action, const fs::path& path, int number) {
   }
 }
 
+namespace {
+
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd) : fd_(fd) {}
@@ -49,39 +52,82 @@ class FileDescriptor {
   int fd_;
 };
 
-// Opens and locks `path`. The holder unlinks it when done, so the lock counts only if the name
-// still leads to this file.
-Result<int> lock_exclusively(const fs::path& path, const fs::path& target) {
-  while (true) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return os_error("could not create a lock beside the output,", path, errno);
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      ::close(fd);
-      return invalid_argument("another sub8 process is writing '" + target.string() +
-                              "'; wait for it or choose another output");
-    }
-    struct stat held {};
-    struct stat named {};
-    if (::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino)
-      return fd;
-    ::close(fd);
+// Why `path` could not be opened for reading.
+Error open_error(const fs::path& path, int number) {
+  std::error_code ignored;
+  if (number == ENOENT && fs::is_symlink(fs::symlink_status(path, ignored))) {
+    return not_found("'" + path.string() + "' is a symbolic link to '" +
+                     fs::read_symlink(path, ignored).string() + "', which does not exist");
   }
+  return os_error("could not open", path, number);
 }
 
-Status sync_directory(const fs::path& path) {
-  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0) return os_error("could not open directory", path, errno);
-  // Some file systems refuse fsync on a directory; the rename is then as durable as they make it.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL)
-    return os_error("could not flush directory", path, errno);
+// Writes at the position of the file, which may be a pipe or a device.
+Status write_all(int fd, std::string_view content, const fs::path& path) {
+  while (!content.empty()) {
+    const ssize_t put = ::write(fd, content.data(), content.size());
+    if (put < 0 && errno == EINTR) {
+      SUB8_RETURN_IF_ERROR(check_interrupt());
+      continue;
+    }
+    if (put < 0) return os_error("could not write", path, errno);
+    content.remove_prefix(static_cast<size_t>(put));
+  }
   return {};
+}
+
+// Writes to what `path` names without replacing it.
+Status write_through(const fs::path& path, std::string_view content) {
+  int fd = -1;
+  do {  // a FIFO waits here for its reader
+    SUB8_RETURN_IF_ERROR(check_interrupt());
+    fd = ::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return os_error("could not open for writing", path, errno);
+  const FileDescriptor file(fd);
+  return write_all(file.get(), content, path);
+}
+
+// The file that a chain of symbolic links ends at; it need not exist.
+Result<fs::path> follow_symlinks(fs::path path) {
+  for (int i = 0; i < 40; ++i) {
+    std::error_code error;
+    if (!fs::is_symlink(fs::symlink_status(path, error))) return path;
+    const fs::path next = fs::read_symlink(path, error);
+    if (error) return os_error("could not read the symbolic link", path, error.value());
+    path = path.parent_path() / next;
+  }
+  return os_error("could not follow the symbolic link", path, ELOOP);
+}
+
+// A new empty file beside `path`, with a name that was not there; short, as `path` may have the
+// longest name possible.
+Result<fs::path> create_beside(const fs::path& path) {
+  for (int i = 0; i < 1000; ++i) {
+    fs::path out = path.parent_path() /
+                   (".sub8-partial-" + std::to_string(::getpid()) + "-" + std::to_string(i));
+    const FileDescriptor fd(::open(out.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (fd.get() >= 0) return out;
+    if (errno != EEXIST) return os_error("could not create a temporary file for", path, errno);
+  }
+  return os_error("could not create a temporary file for", path, EEXIST);
+}
+
+// Reads a byte of each page: where the kernel could not read `bytes` for a system call (EFAULT)
+// because their mapped file became shorter, this raises the SIGBUS whose handler names the file.
+void touch(std::span<const std::byte> bytes) {
+  for (size_t at = 0; at < bytes.size(); at += 4096) {
+    (void)*static_cast<const volatile std::byte*>(&bytes[at]);
+  }
+  if (!bytes.empty()) (void)*static_cast<const volatile std::byte*>(&bytes.back());
 }
 
 }  // namespace
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::open(const fs::path& path) {
-  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return os_error("could not open", path, errno);
+  // Without O_NONBLOCK, a FIFO would wait for a writer here.
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (fd.get() < 0) return open_error(path, errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return os_error("could not read the size of", path, errno);
   if (!S_ISREG(info.st_mode)) {
@@ -94,12 +140,15 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const fs::path& path)
     void* data = ::mmap(nullptr, file->size_, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (data == MAP_FAILED) return os_error("could not map", path, errno);
     file->data_ = static_cast<const std::byte*>(data);
+    add_mapped_region(data, file->size_, path.string());
   }
   return std::shared_ptr<const MappedFile>(std::move(file));
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  remove_mapped_region(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 void MappedFile::release(size_t offset, size_t size) const {
@@ -113,7 +162,7 @@ void MappedFile::release(size_t offset, size_t size) const {
 
 Result<std::string> read_file(const fs::path& path, size_t limit) {
   FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return os_error("could not open", path, errno);
+  if (fd.get() < 0) return open_error(path, errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return os_error("could not read the size of", path, errno);
   if (S_ISDIR(info.st_mode))
@@ -134,17 +183,31 @@ Result<std::string> read_file(const fs::path& path, size_t limit) {
 }
 
 Status write_file_atomic(const fs::path& path, std::string_view content) {
-  fs::path temporary = path;
-  temporary += ".partial-" + std::to_string(::getpid());
+  struct stat info {};
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  // A device, a pipe: its name stays what it is. /dev/stdout too, whatever it leads to.
+  if (exists && !S_ISREG(info.st_mode)) return write_through(path, content);
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat open_file {};
+    if (exists && ::fstat(fd, &open_file) == 0 && open_file.st_dev == info.st_dev &&
+        open_file.st_ino == info.st_ino) {
+      return write_all(fd, content, path);
+    }
+  }
+  SUB8_ASSIGN_OR_RETURN(const fs::path target, follow_symlinks(path));
+  SUB8_ASSIGN_OR_RETURN(const fs::path temporary, create_beside(target));
   Status status;
   {
     Result<FileWriter> writer = FileWriter::create(temporary);
-    if (!writer.ok()) return std::move(writer).error();
-    status = writer->write(content);
+    status = writer.ok() ? writer->write(content) : Status(writer.error());
     if (status.ok()) status = writer->finish();
   }
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = os_error("could not move the finished file to", path, errno);
+  // A replaced file keeps its permissions.
+  if (status.ok() && exists && ::chmod(temporary.c_str(), info.st_mode & 07777) != 0) {
+    status = os_error("could not set the permissions of", temporary, errno);
+  }
+  if (status.ok() && ::rename(temporary.c_str(), target.c_str()) != 0) {
+    status = os_error("could not move the finished file to", target, errno);
   }
   if (!status.ok()) ::unlink(temporary.c_str());
   return status;
@@ -189,7 +252,11 @@ Status FileWriter::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t put = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return os_error("could not write", path_, errno);
+    if (put < 0) {
+      const int number = errno;
+      if (number == EFAULT) touch(bytes);
+      return os_error("could not write", path_, number);
+    }
     offset += static_cast<uint64_t>(put);
     bytes = bytes.subspan(static_cast<size_t>(put));
   }
@@ -200,102 +267,6 @@ Status FileWriter::finish() {
   if (::fsync(fd_) != 0) return os_error("could not flush", path_, errno);
   if (::close(std::exchange(fd_, -1)) != 0) return os_error("could not close", path_, errno);
   return {};
-}
-
-Result<OutputDirectory> OutputDirectory::create(const fs::path& target_in, bool overwrite) {
-  std::error_code ignored;
-  fs::path target = fs::absolute(target_in, ignored).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();
-  const fs::path parent = target.parent_path();
-  if (!fs::is_directory(parent, ignored)) {
-    return not_found("the directory '" + parent.string() +
-                     "' that should hold the output does not exist");
-  }
-  if (fs::exists(fs::symlink_status(target, ignored))) {
-    if (!overwrite) {
-      return invalid_argument(
-          "output '" + target.string() +
-          "' exists already; choose another name or pass --overwrite to replace it");
-    }
-    if (!fs::is_directory(target, ignored) || fs::is_symlink(fs::symlink_status(target, ignored))) {
-      return invalid_argument(
-          "output '" + target.string() +
-          "' exists and is not a directory; --overwrite replaces directories only");
-    }
-  }
-  OutputDirectory out;
-  out.target_ = target;
-  out.overwrite_ = overwrite;
-  const std::string name = target.filename().string();
-  out.lock_ = parent / ("." + name + ".lock");
-  SUB8_ASSIGN_OR_RETURN(out.lock_fd_, lock_exclusively(out.lock_, target));
-  // Set only under the lock: the destructor removes it.
-  out.working_ = parent / ("." + name + ".partial");
-  std::error_code error;
-  fs::remove_all(out.working_, error);
-  if (!fs::create_directory(out.working_, error)) {
-    const Error failure =
-        os_error("could not create", out.working_, error ? error.value() : EEXIST);
-    out.working_.clear();
-    return failure;
-  }
-  return out;
-}
-
-OutputDirectory::OutputDirectory(OutputDirectory&& other) noexcept
-    : target_(std::move(other.target_)),
-      working_(std::exchange(other.working_, {})),
-      lock_(std::move(other.lock_)),
-      lock_fd_(std::exchange(other.lock_fd_, -1)),
-      overwrite_(other.overwrite_) {}
-
-OutputDirectory& OutputDirectory::operator=(OutputDirectory&& other) noexcept {
-  if (this != &other) {
-    discard();
-    target_ = std::move(other.target_);
-    working_ = std::exchange(other.working_, {});
-    lock_ = std::move(other.lock_);
-    lock_fd_ = std::exchange(other.lock_fd_, -1);
-    overwrite_ = other.overwrite_;
-  }
-  return *this;
-}
-
-OutputDirectory::~OutputDirectory() { discard(); }
-
-void OutputDirectory::discard() {
-  std::error_code ignored;
-  if (!working_.empty()) fs::remove_all(working_, ignored);
-  working_.clear();
-  if (lock_fd_ >= 0) {
-    ::unlink(lock_.c_str());
-    ::close(std::exchange(lock_fd_, -1));
-  }
-}
-
-Status OutputDirectory::commit() {
-  SUB8_RETURN_IF_ERROR(sync_directory(working_));
-  std::error_code ignored;
-  fs::path old;
-  if (fs::exists(fs::symlink_status(target_, ignored))) {
-    if (!overwrite_) {
-      return invalid_argument("output '" + target_.string() +
-                              "' appeared while it was being written");
-    }
-    old = target_.parent_path() / ("." + target_.filename().string() + ".old");
-    fs::remove_all(old, ignored);
-    if (::rename(target_.c_str(), old.c_str()) != 0) {
-      return os_error("could not move away the old output", target_, errno);
-    }
-  }
-  if (::rename(working_.c_str(), target_.c_str()) != 0) {
-    const Error failure = os_error("could not move the finished output to", target_, errno);
-    if (!old.empty()) (void)::rename(old.c_str(), target_.c_str());
-    return failure;
-  }
-  working_.clear();
-  if (!old.empty()) fs::remove_all(old, ignored);
-  return sync_directory(target_.parent_path());
 }
 
 }  // namespace sub8
