@@ -6,6 +6,7 @@
 
 #include "base/checked_math.h"
 #include "checkpoint/hf_tensors.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/model_layout.h"
 #include "checkpoint/quantization_config.h"
 #include "tensor/decode.h"
@@ -100,12 +101,6 @@ class HfSource final : public WeightSource {
   std::map<std::pair<int64_t, bool>, float> kv_scales_;
 };
 
-Result<std::string> read_optional(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::string();
-  return read_file(path);
-}
-
 // chat_template of tokenizer_config.json: a string, or a list of {name, template}.
 Result<std::string> embedded_template(const std::string& tokenizer_config,
                                       const std::string& source) {
@@ -125,13 +120,14 @@ Result<std::string> embedded_template(const std::string& tokenizer_config,
 
 Status HfSource::read_texts(const fs::path& directory) {
   SUB8_ASSIGN_OR_RETURN(texts_.generation_config,
-                        read_optional(directory / "generation_config.json"));
-  SUB8_ASSIGN_OR_RETURN(texts_.tokenizer, read_optional(directory / "tokenizer.json"));
+                        read_optional_model_file(directory / "generation_config.json"));
+  SUB8_ASSIGN_OR_RETURN(texts_.tokenizer, read_optional_model_file(directory / "tokenizer.json"));
   SUB8_ASSIGN_OR_RETURN(texts_.tokenizer_config,
-                        read_optional(directory / "tokenizer_config.json"));
+                        read_optional_model_file(directory / "tokenizer_config.json"));
   SUB8_ASSIGN_OR_RETURN(texts_.special_tokens_map,
-                        read_optional(directory / "special_tokens_map.json"));
-  SUB8_ASSIGN_OR_RETURN(texts_.chat_template, read_optional(directory / "chat_template.jinja"));
+                        read_optional_model_file(directory / "special_tokens_map.json"));
+  SUB8_ASSIGN_OR_RETURN(texts_.chat_template,
+                        read_optional_model_file(directory / "chat_template.jinja"));
   if (texts_.chat_template.empty()) {
     SUB8_ASSIGN_OR_RETURN(
         texts_.chat_template,
@@ -159,7 +155,7 @@ Status HfSource::read_quantization(const fs::path& directory, const JsonRef& roo
     SUB8_ASSIGN_OR_RETURN(quantization_config_, QuantizationConfig::read(*node));
   }
   const fs::path extra = directory / "hf_quant_config.json";
-  SUB8_ASSIGN_OR_RETURN(const std::string text, read_optional(extra));
+  SUB8_ASSIGN_OR_RETURN(const std::string text, read_optional_model_file(extra));
   if (!text.empty()) {
     SUB8_ASSIGN_OR_RETURN(const auto document, parse_json(text, extra.string()));
     SUB8_ASSIGN_OR_RETURN(QuantizationConfig other, QuantizationConfig::read_hf_quant_config(
@@ -181,7 +177,7 @@ Result<std::unique_ptr<WeightSource>> HfSource::open(const fs::path& directory) 
   auto out = std::make_unique<HfSource>();
   out->directory_ = directory;
   const fs::path config_path = directory / "config.json";
-  SUB8_ASSIGN_OR_RETURN(out->texts_.config, read_file(config_path));
+  SUB8_ASSIGN_OR_RETURN(out->texts_.config, read_model_file(config_path));
   SUB8_ASSIGN_OR_RETURN(const auto document, parse_json(out->texts_.config, config_path.string()));
   const JsonRef root(document, config_path.string());
   SUB8_ASSIGN_OR_RETURN(out->config_, read_model_config(root));

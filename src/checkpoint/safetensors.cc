@@ -7,6 +7,7 @@
 #include "base/checked_math.h"
 #include "base/json.h"
 #include "checkpoint/json_keys.h"
+#include "checkpoint/model_file.h"
 
 namespace sub8::checkpoint {
 namespace fs = std::filesystem;
@@ -212,7 +213,7 @@ struct ShardIndex {
 };
 
 Result<ShardIndex> read_index(const fs::path& path) {
-  SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  SUB8_ASSIGN_OR_RETURN(const std::string text, read_model_file(path));
   SUB8_ASSIGN_OR_RETURN(const auto document, parse_json(text, path.string()));
   SUB8_RETURN_IF_ERROR(check_no_duplicate_keys(text, path.string()));
   const JsonRef root(document, path.string());
@@ -253,12 +254,11 @@ Status SafetensorsModel::add(const SafetensorsFile& file, const fs::path& path) 
 
 Result<SafetensorsModel> SafetensorsModel::open(const fs::path& directory) {
   SafetensorsModel out;
-  std::error_code ignored;
   const fs::path index_path = directory / "model.safetensors.index.json";
-  if (fs::exists(index_path, ignored)) {
+  if (is_present(index_path)) {
     SUB8_ASSIGN_OR_RETURN(const ShardIndex index, read_index(index_path));
     for (const std::string& name : index.files) {
-      if (!fs::exists(directory / name, ignored)) {
+      if (!is_present(directory / name)) {
         return not_found("'" + (directory / name).string() + "' is missing: " +
                          index_path.string() + " lists it; download the model again");
       }
@@ -275,8 +275,9 @@ Result<SafetensorsModel> SafetensorsModel::open(const fs::path& directory) {
     return out;
   }
   fs::path single = directory / "model.safetensors";
-  if (!fs::exists(single, ignored)) {
+  if (!is_present(single)) {
     std::vector<fs::path> candidates;
+    std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(directory, ignored)) {
       if (entry.path().extension() == ".safetensors") candidates.push_back(entry.path());
     }

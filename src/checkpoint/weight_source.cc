@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "checkpoint/gguf_source.h"
 #include "checkpoint/hf_source.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/model_layout.h"
 
 namespace sub8::checkpoint {
@@ -40,7 +41,7 @@ Result<std::optional<float>> WeightSource::kv_scale(int64_t, bool) const {
 Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& model) {
   std::error_code ignored;
   if (fs::is_directory(model, ignored)) {
-    if (!fs::exists(model / "config.json", ignored)) {
+    if (!is_present(model / "config.json")) {
       std::vector<std::string> ggufs;
       for (const auto& entry : fs::directory_iterator(model, ignored)) {
         if (entry.path().extension() == ".gguf") ggufs.push_back(entry.path().string());
@@ -52,7 +53,7 @@ Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& model) {
     }
     return open_hf_directory(model);
   }
-  if (fs::exists(model, ignored)) {
+  if (is_present(model)) {
     if (model.extension() == ".safetensors") {
       return invalid_argument("'" + model.string() +
                               "' is a single safetensors file; name the directory that holds it "
