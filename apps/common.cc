@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/interrupt.h"
 #include "quantize/fake_int.h"
 #include "quantize/load_source.h"
 #include "text/utf8.h"
@@ -176,9 +177,14 @@ Result<engine::RunOptions> ModelArgs::run_options() const {
 
 Status check_output_file(std::string_view option, const std::string& path) {
   if (path.empty() || path == "-") return {};
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  const std::string where = folder.empty() ? "." : folder.string();
   std::error_code failed;
+  // A device or a pipe is written to; its directory need not be writable. A link is followed.
+  if (std::filesystem::is_other(path, failed)) return {};
+  const std::filesystem::path target = std::filesystem::is_symlink(path, failed)
+                                           ? std::filesystem::weakly_canonical(path, failed)
+                                           : std::filesystem::path(path);
+  const std::filesystem::path folder = target.parent_path();
+  const std::string where = folder.empty() ? "." : folder.string();
   if (!std::filesystem::is_directory(where, failed)) {
     return not_found(
         fmt::format("{}: '{}' cannot be written: there is no directory '{}'", option, path, where));
@@ -273,6 +279,7 @@ void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
 
 Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options,
                                const Prepare& prepare) {
+  const InterruptEndsProcess nothing_to_clean_up;
   LoadedModel out;
   SUB8_ASSIGN_OR_RETURN(const int threads, args.thread_count());
   out.pool = std::make_unique<ThreadPool>(threads);

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "common.h"
 #include "study/evaluate.h"
 #include "study/plot.h"
@@ -303,6 +305,7 @@ Status eval(EvalArgs args) {
   }
   SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
   SUB8_RETURN_IF_ERROR(check_output_file("--plot", args.plot_path));
+  std::optional<InterruptEndsProcess> preparing(std::in_place);
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(const int threads, args.model.thread_count());
   ThreadPool pool(threads);
@@ -338,6 +341,7 @@ Status eval(EvalArgs args) {
   Result<std::vector<int32_t>> tokens =
       subjects[0].bundle.tokenizer->encode(text, {.add_special_tokens = false});
   if (!tokens.ok()) return tokens.error().within(args.text);
+  preparing.reset();
   ProgressBar bar("evaluating");
   study::EvaluateOptions options{.window = args.window, .max_windows = args.max_windows};
   if (args.rows == "generated") options.rows = RowClass::kGenerated;

@@ -4,12 +4,15 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "base/interrupt.h"
 #include "common.h"
@@ -68,6 +71,18 @@ std::string usage_error(const CLI::App& app, int argc, char** argv, const CLI::P
   return sub8::apps::printable(message) + "\n'" + command + " --help' lists what there is.";
 }
 
+// A standard descriptor that is closed would be given to the next file opened, and what is meant
+// for the terminal would be written into that file. Standard output is replaced by one that refuses
+// writes, as a closed one does.
+bool fill_standard_descriptors() {
+  const int modes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
+  for (int fd = 0; fd < 3; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (::open("/dev/null", modes[fd]) != fd) return false;
+  }
+  return true;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Runs, quantises and measures language models with weights in floats below 8 bits."};
   app.set_version_flag("--version", std::string("sub8 ") + SUB8_VERSION);
@@ -87,7 +102,9 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
-    return app.exit(success);
+    const int status = app.exit(success);  // --help, --version
+    if (!std::cout.flush()) return report(output_error());
+    return status;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "sub8: %s\n", usage_error(app, argc, argv, error).c_str());
     return sub8::exit_status(sub8::ErrorCode::kInvalidArgument);
@@ -106,6 +123,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!fill_standard_descriptors()) return sub8::exit_status(sub8::ErrorCode::kInternal);
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -2,8 +2,11 @@
 #include "quantize/quantize.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <system_error>
 
 #include <boost/json.hpp>
 #include <fmt/format.h>
@@ -130,6 +133,36 @@ json::object to_json(const quantize::QuantizeReport& report) {
           {"layers", std::move(layers)}};
 }
 
+void print_report(const QuantizeArgs& args, const quantize::QuantizeReport& report,
+                  double seconds) {
+  if (args.json_path == "-") {
+    fmt::print("{}\n", json::serialize(to_json(report)));
+    return;
+  }
+  print_sizes(report);
+  print_errors(report, args.layers);
+  if (!args.dry_run) fmt::print("wrote {} in {}\n", args.output, format_duration(seconds));
+}
+
+// The report's file first, which a standard output that cannot be written leaves alone.
+Status write_report(const QuantizeArgs& args, const quantize::QuantizeReport& report,
+                    double seconds) {
+  if (!args.json_path.empty() && args.json_path != "-") {
+    SUB8_RETURN_IF_ERROR(
+        write_file_atomic(args.json_path, json::serialize(to_json(report)) + "\n"));
+  }
+  int number = 0;
+  try {
+    print_report(args, report, seconds);
+    if (std::fflush(stdout) != 0) number = errno;
+  } catch (const std::system_error& error) {  // what fmt throws
+    number = error.code().value();
+  }
+  if (number == 0) return {};
+  return resource_exhausted(std::string("could not write to standard output: ") +
+                            std::strerror(number));
+}
+
 Status run_quantize(const QuantizeArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const quantize::Recipe recipe, make_recipe(args));
   SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
@@ -154,16 +187,10 @@ Status run_quantize(const QuantizeArgs& args) {
                             }));
   bar.clear();
   for (const std::string& warning : report.warnings) print_warning(warning);
-  if (args.json_path == "-") {
-    fmt::print("{}\n", json::serialize(to_json(report)));
-    return {};
-  }
-  print_sizes(report);
-  print_errors(report, args.layers);
-  if (!args.dry_run) fmt::print("wrote {} in {}\n", args.output, format_duration(bar.seconds()));
-  if (!args.json_path.empty())
-    return write_file_atomic(args.json_path, json::serialize(to_json(report)) + "\n");
-  return {};
+  const Status reported = write_report(args, report, bar.seconds());
+  if (reported.ok() || args.dry_run) return reported;
+  return Error{reported.error().code,
+               reported.error().message + "; '" + args.output + "' is complete"};
 }
 
 }  // namespace

@@ -93,17 +93,19 @@ json::object to_json(const Answer& answer) {
        {{"prompt_seconds", answer.prompt_seconds()}, {"answer_seconds", answer.answer_seconds()}}}};
 }
 
+Result<std::vector<int32_t>> make_prompt(const RunArgs& args, const engine::Bundle& bundle,
+                                         const std::string& text) {
+  const InterruptEndsProcess nothing_to_clean_up;  // a long text takes seconds
+  if (args.raw) return bundle.raw_prompt(text);
+  json::array messages;
+  if (!args.system.empty()) messages.push_back({{"role", "system"}, {"content", args.system}});
+  messages.push_back({{"role", "user"}, {"content", text}});
+  return bundle.chat_prompt(messages);
+}
+
 Status answer_once(const RunArgs& args, LoadedModel& model, const engine::SamplingParams& sampling,
                    const std::string& text) {
-  std::vector<int32_t> prompt;
-  if (args.raw) {
-    SUB8_ASSIGN_OR_RETURN(prompt, model.bundle.raw_prompt(text));
-  } else {
-    json::array messages;
-    if (!args.system.empty()) messages.push_back({{"role", "system"}, {"content", args.system}});
-    messages.push_back({{"role", "user"}, {"content", text}});
-    SUB8_ASSIGN_OR_RETURN(prompt, model.bundle.chat_prompt(messages));
-  }
+  SUB8_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, make_prompt(args, model.bundle, text));
   Status output;
   SUB8_ASSIGN_OR_RETURN(const Answer answer, generate(*model.engine, std::move(prompt), sampling,
                                                       [&](std::string_view piece) {
@@ -111,6 +113,8 @@ Status answer_once(const RunArgs& args, LoadedModel& model, const engine::Sampli
                                                           output = write_stdout(piece);
                                                       }));
   SUB8_RETURN_IF_ERROR(std::move(output));
+  if (!args.json && answer.interrupted && answer.summary.completion_tokens == 0)
+    return cancelled("interrupted");
   if (args.json) {
     SUB8_RETURN_IF_ERROR(write_stdout(json::serialize(to_json(answer)) + "\n"));
   } else {

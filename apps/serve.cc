@@ -203,6 +203,7 @@ void serve_until_interrupted(server::Server& server, engine::Service& service, d
 }
 
 Status serve(ServeArgs args) {
+  std::optional<InterruptEndsProcess> preparing(std::in_place);
   SUB8_RETURN_IF_ERROR(read_keys(args));
   auto log = spdlog::stderr_logger_mt("sub8");
   log->set_pattern("time=%Y-%m-%dT%H:%M:%S.%e%z level=%l event=%v");
@@ -232,6 +233,7 @@ Status serve(ServeArgs args) {
     return {};
   };
   SUB8_ASSIGN_OR_RETURN(LoadedModel model, load_model(args.model, options, prepare));
+  preparing.reset();
   server::ServerOptions server_options;
   server_options.version = SUB8_VERSION;
   server_options.log = log;
