@@ -88,7 +88,7 @@ class LlamaCpp:
 
     def bench(self, *what):
         (report,) = json.loads(run(self.command(*what)))
-        self.build = f"{report['build_number']} ({report['build_commit']})"
+        self.build = self.args.llama_version or f"{report['build_number']} ({report['build_commit']})"
         return report["avg_ts"]
 
     def cpu_seconds(self, prompt, answer, repeat):
@@ -155,6 +155,7 @@ def main():
     parser.add_argument("--sub8", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--llama")
+    parser.add_argument("--llama-version", help="where llama-bench was built without knowing it")
     parser.add_argument("--formats", default="e3m2,e2m1,nvfp4,e4m3,bf16")
     parser.add_argument("--peer-types", default="Q6_K,Q4_0,Q8_0,BF16")
     parser.add_argument("--rounds", type=int, default=7)
