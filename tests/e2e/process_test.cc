@@ -1,8 +1,8 @@
 // The program as a process: its descriptors, signals at any time, and files that change under it.
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -19,16 +19,20 @@ using Clock = std::chrono::steady_clock;
 
 class Process : public LargeModelCli {
  protected:
-  // Waits until the process holds that much anonymous memory.
+  // Waits until the process catches signals and holds that much anonymous memory.
   static bool holds(pid_t pid, int64_t bytes) {
     for (int i = 0; i < 6000; ++i) {
       std::ifstream status(fmt::format("/proc/{}/status", pid));
       std::string line;
+      int64_t held = 0;
+      bool catches = false;
       while (std::getline(status, line)) {
-        if (line.starts_with("RssAnon:") && std::atoll(line.c_str() + 8) * 1024 >= bytes)
-          return true;
         if (line.starts_with("State:") && line.find('Z') != std::string::npos) return false;
+        if (line.starts_with("RssAnon:")) held = std::atoll(line.c_str() + 8) * 1024;
+        if (line.starts_with("SigCgt:"))
+          catches = (std::strtoull(line.c_str() + 7, nullptr, 16) >> (SIGINT - 1) & 1) != 0;
       }
+      if (catches && held >= bytes) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     return false;
@@ -99,7 +103,7 @@ TEST_F(Process, ReportsThroughDevicesAndPipes) {
 }
 
 TEST_F(Process, InterruptWhileLoading) {
-  make_large("large", 8192, 288);
+  make_large("large", 6144, 288);
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
     fs::copy(fs::path(model("llama-chat")) / file, dir_ / "large" / file);
   }
