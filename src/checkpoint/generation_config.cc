@@ -1,24 +1,22 @@
 #include <algorithm>
 
 #include "checkpoint/model_config.h"
+#include "checkpoint/number_range.h"
 #include "checkpoint/pretty_json.h"
+#include "checkpoint/token_ids.h"
 
 namespace sub8::checkpoint {
 namespace {
 
 constexpr int64_t kMaxId = int64_t{1} << 26;
 
-Result<std::optional<double>> number_in(const JsonRef& root, std::string_view key, double low,
-                                        double high, bool above_low) {
+Result<std::optional<double>> number_in(const JsonRef& root, std::string_view key,
+                                        NumberRange range) {
   const auto member = root.find(key);
   if (!member) return std::optional<double>();
   SUB8_ASSIGN_OR_RETURN(const double out, member->as_double());
-  if (out < low || out > high || (above_low && out == low)) {
-    return corrupt_data(member->where() + ": expected a number " +
-                        (above_low ? "above " : "from ") + std::to_string(low) + " to " +
-                        std::to_string(high) + ", got " + std::to_string(out));
-  }
-  return std::optional<double>(out);
+  SUB8_ASSIGN_OR_RETURN(const double inside, require_in(range, out, member->where()));
+  return std::optional<double>(inside);
 }
 
 Result<std::optional<int64_t>> int_in(const JsonRef& root, std::string_view key, int64_t low,
@@ -58,17 +56,34 @@ Result<GenerationConfig> parse_generation_config(std::string_view text, std::str
   if (const auto sample = root.find("do_sample")) {
     SUB8_ASSIGN_OR_RETURN(out.do_sample, sample->as_bool());
   }
-  SUB8_ASSIGN_OR_RETURN(out.temperature, number_in(root, "temperature", 0, 1e6, false));
+  SUB8_ASSIGN_OR_RETURN(out.temperature, number_in(root, "temperature", kTemperature));
   SUB8_ASSIGN_OR_RETURN(out.top_k, int_in(root, "top_k", -1, INT32_MAX));
   if (out.top_k) out.top_k = std::max<int64_t>(*out.top_k, 0);
-  SUB8_ASSIGN_OR_RETURN(out.top_p, number_in(root, "top_p", 0, 1, false));
-  SUB8_ASSIGN_OR_RETURN(out.min_p, number_in(root, "min_p", 0, 1, false));
+  SUB8_ASSIGN_OR_RETURN(out.top_p, number_in(root, "top_p", kProbability));
+  SUB8_ASSIGN_OR_RETURN(out.min_p, number_in(root, "min_p", kProbability));
   SUB8_ASSIGN_OR_RETURN(out.repetition_penalty,
-                        number_in(root, "repetition_penalty", 0, 1e6, true));
-  SUB8_ASSIGN_OR_RETURN(out.presence_penalty, number_in(root, "presence_penalty", -2, 2, false));
-  SUB8_ASSIGN_OR_RETURN(out.frequency_penalty, number_in(root, "frequency_penalty", -2, 2, false));
+                        number_in(root, "repetition_penalty", kRepetitionPenalty));
+  SUB8_ASSIGN_OR_RETURN(out.presence_penalty, number_in(root, "presence_penalty", kPenalty));
+  SUB8_ASSIGN_OR_RETURN(out.frequency_penalty, number_in(root, "frequency_penalty", kPenalty));
   SUB8_ASSIGN_OR_RETURN(out.max_new_tokens, int_in(root, "max_new_tokens", 1, INT32_MAX));
   return out;
+}
+
+Status check_token_id(const std::string& source, const char* key, int64_t id, int64_t vocab_size) {
+  if (id < vocab_size) return {};
+  return corrupt_data(source + ": " + key + " " + std::to_string(id) +
+                      " is outside the vocabulary of " + std::to_string(vocab_size));
+}
+
+Status check_token_ids(const std::string& source, const GenerationConfig& config,
+                       int64_t vocab_size) {
+  if (config.bos_token_id) {
+    SUB8_RETURN_IF_ERROR(check_token_id(source, "bos_token_id", *config.bos_token_id, vocab_size));
+  }
+  for (const int64_t id : config.eos_token_ids) {
+    SUB8_RETURN_IF_ERROR(check_token_id(source, "eos_token_id", id, vocab_size));
+  }
+  return {};
 }
 
 std::string generation_config_json(const GenerationConfig& config) {

@@ -99,6 +99,13 @@ class Cursor {
     return out;
   }
 
+  Result<std::span<const uint8_t>> read_bytes(size_t size, std::string_view what) {
+    if (left() < size) return truncated(what, size);
+    const auto out = bytes_.subspan(position_, size);
+    position_ += size;
+    return out;
+  }
+
   Result<std::string_view> read_string(std::string_view what) {
     SUB8_ASSIGN_OR_RETURN(const uint64_t size, read<uint64_t>(what));
     if (size > left()) return truncated(what, size);
@@ -204,7 +211,18 @@ Result<GgufValue> read_value(Cursor& in, uint32_t type, const std::string& what,
         return corrupt_data(what + ": an array claims " + std::to_string(count) + " values, only " +
                             std::to_string(in.left()) + " bytes are left");
       }
-      array.values.reserve(static_cast<size_t>(count));
+      array.size = static_cast<size_t>(count);
+      if (array.element_type != kString && array.element_type != kArray) {
+        SUB8_ASSIGN_OR_RETURN(array.scalars,
+                              in.read_bytes(static_cast<size_t>(count * each), what));
+        const auto bad = std::find_if(array.scalars.begin(), array.scalars.end(),
+                                      [](uint8_t byte) { return byte > 1; });
+        if (array.element_type == kBool && bad != array.scalars.end()) {
+          return corrupt_data(what + ": a boolean has the value " + std::to_string(*bad));
+        }
+        return GgufValue{std::move(array)};
+      }
+      array.values.reserve(array.size);
       for (uint64_t i = 0; i < count; ++i) {
         SUB8_ASSIGN_OR_RETURN(GgufValue value, read_value(in, array.element_type, what, depth + 1));
         array.values.push_back(std::move(value));
@@ -214,6 +232,14 @@ Result<GgufValue> read_value(Cursor& in, uint32_t type, const std::string& what,
     default:
       return corrupt_data(what + ": unknown value type " + std::to_string(type));
   }
+}
+
+// Reads from a view that is known to be long enough.
+template <class Stored, class Wide>
+GgufValue stored_scalar(std::span<const uint8_t> scalars, size_t i) {
+  Stored out;
+  std::memcpy(&out, scalars.data() + i * sizeof out, sizeof out);
+  return {static_cast<Wide>(out)};
 }
 
 // A tensor entry; data is attached later, file_offset is still relative to the data section.
@@ -229,12 +255,12 @@ Result<GgufTensor> read_tensor_entry(Cursor& in, const std::string& source, uint
   if (dimensions > kMaxDimensions) {
     return corrupt_data(where + ": " + std::to_string(dimensions) + " dimensions, at most 4 exist");
   }
-  out.dimensions = static_cast<int>(dimensions);
   std::optional<int64_t> elements = 1;
   for (uint32_t i = 0; i < dimensions; ++i) {
     SUB8_ASSIGN_OR_RETURN(const int64_t size, in.read<int64_t>(where));
     if (size < 0) return corrupt_data(where + ": a dimension is 2^63 or more");
     if (i == 0) out.cols = size;
+    if (size != 1) out.dimensions = static_cast<int>(i) + 1;
     std::optional<int64_t> rows = i == 0 ? std::optional<int64_t>(1) : checked_mul(out.rows, size);
     if (elements) elements = checked_mul(*elements, size);
     if (!rows || !elements) return corrupt_data(where + ": its dimensions overflow 64 bits");
@@ -320,6 +346,35 @@ Status check_header(Cursor& in, const std::string& source) {
 }
 
 }  // namespace
+
+GgufValue GgufArray::at(size_t i) const {
+  switch (element_type) {
+    case kU8:
+      return stored_scalar<uint8_t, uint64_t>(scalars, i);
+    case kI8:
+      return stored_scalar<int8_t, int64_t>(scalars, i);
+    case kU16:
+      return stored_scalar<uint16_t, uint64_t>(scalars, i);
+    case kI16:
+      return stored_scalar<int16_t, int64_t>(scalars, i);
+    case kU32:
+      return stored_scalar<uint32_t, uint64_t>(scalars, i);
+    case kI32:
+      return stored_scalar<int32_t, int64_t>(scalars, i);
+    case kU64:
+      return stored_scalar<uint64_t, uint64_t>(scalars, i);
+    case kI64:
+      return stored_scalar<int64_t, int64_t>(scalars, i);
+    case kFloat32:
+      return stored_scalar<float, double>(scalars, i);
+    case kFloat64:
+      return stored_scalar<double, double>(scalars, i);
+    case kBool:
+      return {scalars[i] == 1};
+    default:
+      return values[i];
+  }
+}
 
 Result<GgufFile> GgufFile::parse(std::span<const uint8_t> bytes, std::string source,
                                  std::shared_ptr<const void> owner) {

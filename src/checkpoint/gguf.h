@@ -55,11 +55,15 @@ GgmlBlock ggml_block(GgmlType type);
 // package. NaN and infinity in the source pass through.
 void decode_ggml(GgmlType type, const uint8_t* blocks, int64_t count, float* out);
 
-// One metadata value. Strings point into the file.
+// One metadata value. Strings and arrays of numbers and booleans point into the file.
 struct GgufValue;
 struct GgufArray {
   uint32_t element_type = 0;
-  std::vector<GgufValue> values;
+  size_t size = 0;
+  std::span<const uint8_t> scalars;  // numbers and booleans, as stored
+  std::vector<GgufValue> values;     // strings and arrays
+
+  GgufValue at(size_t i) const;  // i < size
 };
 struct GgufValue {
   std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray> value;
@@ -68,9 +72,9 @@ struct GgufValue {
 struct GgufTensor {
   std::string name;
   GgmlType type = GgmlType::kF32;
-  int64_t rows = 1;  // product of all dimensions but the first
-  int64_t cols = 1;  // the first dimension: contiguous
-  int dimensions = 1;
+  int64_t rows = 1;    // product of all dimensions but the first
+  int64_t cols = 1;    // the first dimension: contiguous
+  int dimensions = 1;  // without trailing ones
   std::span<const uint8_t> data;
   uint64_t file_offset = 0;
 

@@ -73,7 +73,9 @@ Result<std::vector<std::string>> GgufFile::get_strings(std::string_view key) con
   const auto at = metadata_.find(key);
   if (at == metadata_.end()) return out;
   const auto* array = std::get_if<GgufArray>(&at->second.value);
-  if (array == nullptr) return wrong_type(source_, key, "an array of strings");
+  if (array == nullptr || array->size != array->values.size()) {
+    return wrong_type(source_, key, "an array of strings");
+  }
   out.reserve(array->values.size());
   for (const GgufValue& value : array->values) {
     const auto* text = std::get_if<std::string_view>(&value.value);
@@ -91,8 +93,8 @@ Result<std::vector<int64_t>> GgufFile::get_ints(std::string_view key, int64_t lo
   const auto* array = std::get_if<GgufArray>(&at->second.value);
   const std::string expected = "an array, each value " + range_text(low, high);
   if (array == nullptr) return wrong_type(source_, key, expected);
-  for (const GgufValue& value : array->values) {
-    const std::optional<int64_t> number = as_int(value);
+  for (size_t i = 0; i < array->size; ++i) {
+    const std::optional<int64_t> number = as_int(array->at(i));
     if (!number || *number < low || *number > high) return wrong_type(source_, key, expected);
     out.push_back(*number);
   }
@@ -105,8 +107,8 @@ Result<std::vector<double>> GgufFile::get_doubles(std::string_view key) const {
   if (at == metadata_.end()) return out;
   const auto* array = std::get_if<GgufArray>(&at->second.value);
   if (array == nullptr) return wrong_type(source_, key, "an array of finite numbers");
-  for (const GgufValue& value : array->values) {
-    const std::optional<double> number = as_double(value);
+  for (size_t i = 0; i < array->size; ++i) {
+    const std::optional<double> number = as_double(array->at(i));
     if (!number) return wrong_type(source_, key, "an array of finite numbers");
     out.push_back(*number);
   }

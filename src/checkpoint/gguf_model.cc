@@ -6,6 +6,8 @@
 #include <cstring>
 #include <numbers>
 
+#include "checkpoint/number_range.h"
+
 namespace sub8::checkpoint {
 namespace {
 
@@ -33,15 +35,21 @@ class ArchKeys {
     if (fallback > 0) return fallback;
     return corrupt_data(file_.source() + ": metadata \"" + key(name) + "\" is missing");
   }
-  Result<double> number(std::string_view name, double fallback) const {
+  // `fallback` where the key is absent.
+  Result<double> number(std::string_view name, double fallback, NumberRange range) const {
     SUB8_ASSIGN_OR_RETURN(const auto value, file_.get_double(key(name)));
-    return value.value_or(fallback);
+    if (!value) return fallback;
+    return require_in(range, *value, file_.source() + ": metadata \"" + key(name) + "\"");
   }
-  Result<double> positive(std::string_view name, double fallback) const {
-    SUB8_ASSIGN_OR_RETURN(const double value, number(name, fallback));
-    if (value > 0) return value;
-    return corrupt_data(file_.source() + ": metadata \"" + key(name) +
-                        "\": expected a number above 0");
+  // For a key that changes the result and that sub8 does not follow: only `neutral` and, as in
+  // llama.cpp, 0 for "not set" are accepted.
+  Status refuse_unless(std::string_view name, double neutral) const {
+    SUB8_ASSIGN_OR_RETURN(const auto value, file_.get_double(key(name)));
+    if (!value || *value == 0 || std::abs(*value - neutral) <= 1e-6 * std::abs(neutral)) return {};
+    return unsupported(file_.source() + ": metadata \"" + key(name) + "\" is " +
+                       std::to_string(*value) +
+                       ", which is not supported and would change the "
+                       "result");
   }
   // A count that may be given per layer; then all layers must agree.
   Result<int64_t> uniform(std::string_view name, int64_t fallback) const {
@@ -101,7 +109,7 @@ Status recover_llama3(const GgufFile& file, int64_t head_dim, RopeConfig& rope) 
   const GgufTensor* table = file.find("rope_freqs.weight");
   if (table == nullptr) return {};
   const std::string where = file.source() + ": tensor \"rope_freqs.weight\"";
-  if (table->type != GgmlType::kF32 || table->rows * table->cols != head_dim / 2) {
+  if (table->type != GgmlType::kF32 || table->rows != 1 || table->cols != head_dim / 2) {
     return corrupt_data(where + ": expected " + std::to_string(head_dim / 2) + " F32 values");
   }
   if (rope.type != RopeType::kDefault) {
@@ -114,6 +122,7 @@ Status recover_llama3(const GgufFile& file, int64_t head_dim, RopeConfig& rope) 
   trial.type = RopeType::kLlama3;
   trial.factor = largest == factors.end() ? 1.0 : *largest;
   if (trial.factor == 1.0) return {};  // every frequency stays
+  SUB8_ASSIGN_OR_RETURN(trial.factor, require_in(kRopeFactor, trial.factor, where));
   for (int64_t original = 16; original <= 1 << 20; original *= 2) {
     for (const double low : {1.0, 2.0}) {
       for (const double high : {2.0, 4.0, 8.0}) {
@@ -140,17 +149,18 @@ Status recover_llama3(const GgufFile& file, int64_t head_dim, RopeConfig& rope) 
 
 Result<RopeConfig> read_rope(const GgufFile& file, const ArchKeys& keys, int64_t max_positions) {
   RopeConfig out;
-  SUB8_ASSIGN_OR_RETURN(out.theta, keys.positive("rope.freq_base", 10000.0));
+  SUB8_ASSIGN_OR_RETURN(out.theta, keys.number("rope.freq_base", 10000.0, kRopeTheta));
   SUB8_ASSIGN_OR_RETURN(const auto type_text, file.get_string(keys.key("rope.scaling.type")));
   const std::string type = type_text.value_or("none");
-  SUB8_ASSIGN_OR_RETURN(double factor, keys.number("rope.scaling.factor", 0.0));
-  // Old files: rope.scale_linear.
-  if (factor == 0.0) {
-    SUB8_ASSIGN_OR_RETURN(factor, keys.number("rope.scale_linear", 1.0));
-  }
-  if (!(factor >= 1.0)) {
-    return corrupt_data(file.source() + ": metadata \"" + keys.key("rope.scaling.factor") +
-                        "\": expected at least 1");
+  // 0 stands for "not set". Old files: rope.scale_linear.
+  SUB8_ASSIGN_OR_RETURN(const auto set, file.get_double(keys.key("rope.scaling.factor")));
+  SUB8_ASSIGN_OR_RETURN(
+      const double factor,
+      keys.number(set.value_or(0) == 0 ? "rope.scale_linear" : "rope.scaling.factor", 1.0,
+                  kRopeFactor));
+  if (type != "yarn") {
+    SUB8_RETURN_IF_ERROR(keys.refuse_unless("rope.scaling.attn_factor", 1.0));
+    SUB8_RETURN_IF_ERROR(keys.refuse_unless("rope.scaling.yarn_attn_factor", 1.0));
   }
   if (type == "none" && factor == 1.0) return out;
   if (type == "linear" || (type == "none" && !type_text)) {
@@ -167,8 +177,9 @@ Result<RopeConfig> read_rope(const GgufFile& file, const ArchKeys& keys, int64_t
   out.factor = factor;
   SUB8_ASSIGN_OR_RETURN(out.original_max_positions,
                         keys.size("rope.scaling.original_context_length", max_positions));
-  SUB8_ASSIGN_OR_RETURN(out.beta_fast, keys.positive("rope.scaling.yarn_beta_fast", 32.0));
-  SUB8_ASSIGN_OR_RETURN(out.beta_slow, keys.positive("rope.scaling.yarn_beta_slow", 1.0));
+  SUB8_ASSIGN_OR_RETURN(out.beta_fast,
+                        keys.number("rope.scaling.yarn_beta_fast", 32.0, kRopeBound));
+  SUB8_ASSIGN_OR_RETURN(out.beta_slow, keys.number("rope.scaling.yarn_beta_slow", 1.0, kRopeBound));
   for (const std::string_view name :
        {"rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor"}) {
     if (file.has(keys.key(name))) {
@@ -176,13 +187,15 @@ Result<RopeConfig> read_rope(const GgufFile& file, const ArchKeys& keys, int64_t
     }
   }
   // A factor on top of YaRN's own: 0.1 ln(factor) + 1.
-  SUB8_ASSIGN_OR_RETURN(double extra, keys.positive("rope.scaling.attn_factor", 1.0));
-  SUB8_ASSIGN_OR_RETURN(extra, keys.positive("rope.scaling.yarn_attn_factor", extra));
+  SUB8_ASSIGN_OR_RETURN(double extra,
+                        keys.number("rope.scaling.attn_factor", 1.0, kRopeAttentionFactor));
+  SUB8_ASSIGN_OR_RETURN(extra,
+                        keys.number("rope.scaling.yarn_attn_factor", extra, kRopeAttentionFactor));
   out.attention_factor = extra * (factor > 1 ? 0.1 * std::log(factor) + 1.0 : 1.0);
   return out;
 }
 
-Status read_gemma3(const GgufFile& file, const ArchKeys& keys, ModelConfig& out) {
+Status read_gemma3(const ArchKeys& keys, ModelConfig& out) {
   out.activation = Activation::kGeluTanh;
   out.norm_weight_plus_one = true;
   out.qk_norm = true;
@@ -192,16 +205,30 @@ Status read_gemma3(const GgufFile& file, const ArchKeys& keys, ModelConfig& out)
                             ? static_cast<double>(out.hidden_size) / static_cast<double>(out.heads)
                             : static_cast<double>(out.head_dim);
   out.attention_scale = 1.0 / std::sqrt(scalar);
-  SUB8_ASSIGN_OR_RETURN(const double scale, keys.number("attention.scale", 0.0));
+  SUB8_ASSIGN_OR_RETURN(const double scale, keys.number("attention.scale", 0.0, kAttentionScale));
   if (scale > 0) out.attention_scale = scale;
-  SUB8_ASSIGN_OR_RETURN(out.final_softcap, keys.number("final_logit_softcapping", 0.0));
-  SUB8_ASSIGN_OR_RETURN(out.attention_softcap, keys.number("attn_logit_softcapping", 0.0));
-  if (out.final_softcap < 0 || out.attention_softcap < 0) {
-    return corrupt_data(file.source() + ": soft caps must not be negative");
-  }
+  SUB8_ASSIGN_OR_RETURN(out.final_softcap, keys.number("final_logit_softcapping", 0.0, kSoftcap));
+  SUB8_ASSIGN_OR_RETURN(out.attention_softcap,
+                        keys.number("attn_logit_softcapping", 0.0, kSoftcap));
   out.rope_local = RopeConfig{};
-  SUB8_ASSIGN_OR_RETURN(out.rope_local.theta, keys.positive("rope.freq_base_swa", 10000.0));
+  SUB8_ASSIGN_OR_RETURN(out.rope_local.theta,
+                        keys.number("rope.freq_base_swa", 10000.0, kRopeTheta));
   return {};
+}
+
+// Factors and caps on activations and logits that no model of these architectures has.
+Status refuse_scales(const ArchKeys& keys, const ModelConfig& config) {
+  for (const std::string_view name : {"logit_scale", "residual_scale", "embedding_scale"}) {
+    SUB8_RETURN_IF_ERROR(keys.refuse_unless(name, 1.0));
+  }
+  for (const std::string_view name : {"attention.clamp_kqv", "attention.max_alibi_bias"}) {
+    SUB8_RETURN_IF_ERROR(keys.refuse_unless(name, 0.0));
+  }
+  if (config.architecture == Architecture::kGemma3) return {};  // read_gemma3 follows the others
+  for (const std::string_view name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    SUB8_RETURN_IF_ERROR(keys.refuse_unless(name, 0.0));
+  }
+  return keys.refuse_unless("attention.scale", config.attention_scale);
 }
 
 // Sliding layers: a boolean per layer, a period, or Gemma3's period of six.
@@ -216,12 +243,13 @@ Status read_windows(const GgufFile& file, const ArchKeys& keys, ModelConfig& out
   const auto* array =
       at == file.metadata().end() ? nullptr : std::get_if<GgufArray>(&at->second.value);
   if (array != nullptr) {
-    if (static_cast<int64_t>(array->values.size()) != out.layers) {
+    if (static_cast<int64_t>(array->size) != out.layers) {
       return corrupt_data(file.source() + ": metadata \"" + pattern_key + "\": expected " +
                           std::to_string(out.layers) + " values");
     }
-    for (size_t i = 0; i < array->values.size(); ++i) {
-      const auto* flag = std::get_if<bool>(&array->values[i].value);
+    for (size_t i = 0; i < array->size; ++i) {
+      const GgufValue value = array->at(i);
+      const auto* flag = std::get_if<bool>(&value.value);
       if (flag == nullptr) {
         return corrupt_data(file.source() + ": metadata \"" + pattern_key +
                             "\": expected booleans");
@@ -292,7 +320,8 @@ Result<ModelConfig> gguf_model_config(const GgufFile& file) {
   out.model_type = *arch == "gemma3" ? "gemma3_text" : *arch;
   SUB8_RETURN_IF_ERROR(read_sizes(file, keys, out));
   if (out.layers > 4096) return corrupt_data(file.source() + ": more than 4096 layers");
-  SUB8_ASSIGN_OR_RETURN(out.norm_eps, keys.positive("attention.layer_norm_rms_epsilon", 1e-6));
+  SUB8_ASSIGN_OR_RETURN(out.norm_eps,
+                        keys.number("attention.layer_norm_rms_epsilon", 1e-6, kNormEps));
   out.embedding_dim = out.hidden_size;
   out.attention_scale = 1.0 / std::sqrt(static_cast<double>(out.head_dim));
   out.tie_word_embeddings = file.find("output.weight") == nullptr;
@@ -303,8 +332,9 @@ Result<ModelConfig> gguf_model_config(const GgufFile& file) {
   SUB8_ASSIGN_OR_RETURN(out.rope, read_rope(file, keys, out.max_positions));
   SUB8_RETURN_IF_ERROR(recover_llama3(file, out.head_dim, out.rope));
   out.rope_local = out.rope;
+  SUB8_RETURN_IF_ERROR(refuse_scales(keys, out));
   if (out.architecture == Architecture::kGemma3) {
-    SUB8_RETURN_IF_ERROR(read_gemma3(file, keys, out));
+    SUB8_RETURN_IF_ERROR(read_gemma3(keys, out));
   }
   SUB8_RETURN_IF_ERROR(read_windows(file, keys, out));
   SUB8_ASSIGN_OR_RETURN(out.bos_token_id, file.get_int("tokenizer.ggml.bos_token_id", 0, kMaxSize));

@@ -8,6 +8,7 @@
 #include "base/aligned_buffer.h"
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/model_layout.h"
+#include "checkpoint/token_ids.h"
 #include "tensor/decode.h"
 
 namespace sub8::checkpoint {
@@ -82,6 +83,8 @@ Result<std::unique_ptr<WeightSource>> GgufSource::open(const fs::path& path) {
   SUB8_ASSIGN_OR_RETURN(out->tokenizer_, sub8::checkpoint::gguf_tokenizer(out->file_));
   SUB8_ASSIGN_OR_RETURN(out->generation_config_,
                         gguf_generation_config(out->file_, out->tokenizer_));
+  SUB8_RETURN_IF_ERROR(
+      check_token_ids(out->file_.source(), out->generation_config_, out->config_.vocab_size));
   out->texts_.config = model_config_json(out->config_, "bfloat16");
   out->texts_.generation_config = generation_config_json(out->generation_config_);
   out->texts_.tokenizer_config = tokenizer_config_json(out->tokenizer_, out->config_.max_positions);
@@ -160,6 +163,10 @@ Status GgufSource::resolve(const ExpectedWeight& expected) {
   used_.insert(base + suffix);
   const GgufTensor& tensor = *entry.tensor;
   const std::string where = file_.source() + ": tensor \"" + tensor.name + "\"";
+  if (tensor.dimensions > (is_vector ? 1 : 2)) {
+    return corrupt_data(where + " has " + std::to_string(tensor.dimensions) +
+                        " dimensions, expected " + (is_vector ? "1" : "2"));
+  }
   const bool fits = is_vector ? tensor.rows == 1 && tensor.cols == expected.rows
                               : tensor.rows == expected.rows && tensor.cols == expected.cols;
   if (!fits) {

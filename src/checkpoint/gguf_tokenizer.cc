@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "checkpoint/gguf_model.h"
+#include "checkpoint/number_range.h"
 #include "checkpoint/pretty_json.h"
 
 namespace sub8::checkpoint {
@@ -106,19 +107,18 @@ Result<GenerationConfig> gguf_generation_config(const GgufFile& file,
     auto& list = out.eos_token_ids;
     if (id && std::find(list.begin(), list.end(), *id) == list.end()) list.push_back(*id);
   }
-  const auto number = [&](std::string_view name, double low, double high,
+  const auto number = [&](std::string_view name, NumberRange range,
                           std::optional<double>& to) -> Status {
     const std::string key = "general.sampling." + std::string(name);
     SUB8_ASSIGN_OR_RETURN(to, file.get_double(key));
-    if (to && (*to < low || *to > high)) {
-      return corrupt_data(file.source() + ": metadata \"" + key + "\" is out of range");
-    }
+    if (!to) return {};
+    SUB8_ASSIGN_OR_RETURN(to, require_in(range, *to, file.source() + ": metadata \"" + key + "\""));
     return {};
   };
-  SUB8_RETURN_IF_ERROR(number("temp", 0, 1e6, out.temperature));
-  SUB8_RETURN_IF_ERROR(number("top_p", 0, 1, out.top_p));
-  SUB8_RETURN_IF_ERROR(number("min_p", 0, 1, out.min_p));
-  SUB8_RETURN_IF_ERROR(number("penalty_repeat", 1e-6, 1e6, out.repetition_penalty));
+  SUB8_RETURN_IF_ERROR(number("temp", kTemperature, out.temperature));
+  SUB8_RETURN_IF_ERROR(number("top_p", kProbability, out.top_p));
+  SUB8_RETURN_IF_ERROR(number("min_p", kProbability, out.min_p));
+  SUB8_RETURN_IF_ERROR(number("penalty_repeat", kRepetitionPenalty, out.repetition_penalty));
   SUB8_ASSIGN_OR_RETURN(out.top_k, file.get_int("general.sampling.top_k", 0, INT32_MAX));
   return out;
 }

@@ -6,9 +6,11 @@
 
 #include "base/checked_math.h"
 #include "checkpoint/hf_tensors.h"
+#include "checkpoint/json_keys.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/model_layout.h"
 #include "checkpoint/quantization_config.h"
+#include "checkpoint/token_ids.h"
 #include "tensor/decode.h"
 
 namespace sub8::checkpoint {
@@ -106,6 +108,7 @@ Result<std::string> embedded_template(const std::string& tokenizer_config,
                                       const std::string& source) {
   if (tokenizer_config.empty()) return std::string();
   SUB8_ASSIGN_OR_RETURN(const auto document, parse_json(tokenizer_config, source));
+  SUB8_RETURN_IF_ERROR(check_no_duplicate_keys(tokenizer_config, source));
   const JsonRef root(document, source);
   const auto member = root.find("chat_template");
   if (!member) return std::string();
@@ -134,9 +137,11 @@ Status HfSource::read_texts(const fs::path& directory) {
         embedded_template(texts_.tokenizer_config, (directory / "tokenizer_config.json").string()));
   }
   if (!texts_.generation_config.empty()) {
+    const std::string name = (directory / "generation_config.json").string();
     SUB8_ASSIGN_OR_RETURN(generation_config_,
-                          parse_generation_config(texts_.generation_config,
-                                                  (directory / "generation_config.json").string()));
+                          parse_generation_config(texts_.generation_config, name));
+    SUB8_RETURN_IF_ERROR(check_no_duplicate_keys(texts_.generation_config, name));
+    SUB8_RETURN_IF_ERROR(check_token_ids(name, generation_config_, config_.vocab_size));
   }
   if (generation_config_.eos_token_ids.empty()) {
     generation_config_.eos_token_ids = config_.eos_token_ids;
@@ -158,6 +163,7 @@ Status HfSource::read_quantization(const fs::path& directory, const JsonRef& roo
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_optional_model_file(extra));
   if (!text.empty()) {
     SUB8_ASSIGN_OR_RETURN(const auto document, parse_json(text, extra.string()));
+    SUB8_RETURN_IF_ERROR(check_no_duplicate_keys(text, extra.string()));
     SUB8_ASSIGN_OR_RETURN(QuantizationConfig other, QuantizationConfig::read_hf_quant_config(
                                                         JsonRef(document, extra.string())));
     if (!node) {
@@ -179,6 +185,7 @@ Result<std::unique_ptr<WeightSource>> HfSource::open(const fs::path& directory) 
   const fs::path config_path = directory / "config.json";
   SUB8_ASSIGN_OR_RETURN(out->texts_.config, read_model_file(config_path));
   SUB8_ASSIGN_OR_RETURN(const auto document, parse_json(out->texts_.config, config_path.string()));
+  SUB8_RETURN_IF_ERROR(check_no_duplicate_keys(out->texts_.config, config_path.string()));
   const JsonRef root(document, config_path.string());
   SUB8_ASSIGN_OR_RETURN(out->config_, read_model_config(root));
   out->warnings_ = out->config_.warnings;

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <span>
 
+#include "checkpoint/number_range.h"
 #include "checkpoint/rope_config.h"
+#include "checkpoint/token_ids.h"
 
 namespace sub8::checkpoint {
 namespace {
@@ -162,10 +164,8 @@ Status read_sizes(const JsonRef& config, const Defaults& defaults, ModelConfig& 
       config.get_int("max_position_embeddings", defaults.max_positions, 1, kMaxPositions));
   const char* eps = out.architecture == Architecture::kOpt ? "layer_norm_eps" : "rms_norm_eps";
   SUB8_ASSIGN_OR_RETURN(out.norm_eps, config.get_double(eps, defaults.eps));
-  if (!(out.norm_eps > 0) || out.norm_eps > 1) {
-    return corrupt_data(config.where() + "." + eps + ": expected a number in (0, 1], got " +
-                        std::to_string(out.norm_eps));
-  }
+  SUB8_ASSIGN_OR_RETURN(out.norm_eps,
+                        require_in(kNormEps, out.norm_eps, config.where() + "." + eps));
   return {};
 }
 
@@ -224,16 +224,16 @@ Status read_gemma3(const JsonRef& config, ModelConfig& out) {
   out.qk_norm = true;
   out.norm_weight_plus_one = true;
   out.embedding_scale = std::sqrt(static_cast<double>(out.hidden_size));
-  SUB8_ASSIGN_OR_RETURN(const double scalar, config.get_double("query_pre_attn_scalar", 256));
-  if (!(scalar > 0)) {
-    return corrupt_data(config.where() + ".query_pre_attn_scalar: expected a number above 0");
-  }
+  const auto number = [&](std::string_view key, double fallback,
+                          NumberRange range) -> Result<double> {
+    SUB8_ASSIGN_OR_RETURN(const double value, config.get_double(key, fallback));
+    return require_in(range, value, config.where() + "." + std::string(key));
+  };
+  SUB8_ASSIGN_OR_RETURN(const double scalar,
+                        number("query_pre_attn_scalar", 256, kAttentionScalar));
   out.attention_scale = 1.0 / std::sqrt(scalar);
-  SUB8_ASSIGN_OR_RETURN(out.attention_softcap, config.get_double("attn_logit_softcapping", 0));
-  SUB8_ASSIGN_OR_RETURN(out.final_softcap, config.get_double("final_logit_softcapping", 0));
-  if (out.attention_softcap < 0 || out.final_softcap < 0) {
-    return corrupt_data(config.where() + ": soft caps must not be negative");
-  }
+  SUB8_ASSIGN_OR_RETURN(out.attention_softcap, number("attn_logit_softcapping", 0, kSoftcap));
+  SUB8_ASSIGN_OR_RETURN(out.final_softcap, number("final_logit_softcapping", 0, kSoftcap));
   SUB8_ASSIGN_OR_RETURN(const bool both_ways,
                         config.get_bool("use_bidirectional_attention", false));
   if (both_ways) {
@@ -283,6 +283,51 @@ Status refuse_out_of_scope(const JsonRef& config) {
   SUB8_ASSIGN_OR_RETURN(const bool encoder_decoder, config.get_bool("is_encoder_decoder", false));
   if (encoder_decoder) {
     return unsupported(config.where() + ".is_encoder_decoder: only decoder models are supported");
+  }
+  return {};
+}
+
+// Whether a member of another family's configuration says "nothing": null, false, an empty list, or
+// the number that changes nothing. A list has one entry per layer.
+bool is_neutral(const boost::json::value& value, double neutral) {
+  if (value.is_null() || (value.is_bool() && !value.get_bool())) return true;
+  if (value.is_number()) return value.to_number<double>() == neutral;
+  if (value.is_object()) return value.get_object().empty();
+  if (!value.is_array()) return false;
+  const boost::json::array& array = value.get_array();
+  return std::all_of(array.begin(), array.end(), [&](const auto& entry) {
+    return entry.is_number() && is_neutral(entry, neutral);
+  });
+}
+
+// Members that other families' forward passes follow and this one does not: left out in silence
+// they would change every logit.
+Status refuse_foreign(const JsonRef& config, const ModelConfig& model) {
+  struct Member {
+    std::string_view key;
+    double neutral;
+    bool read = false;  // by this architecture
+  };
+  const bool gemma = model.architecture == Architecture::kGemma3;
+  const Member members[] = {{"residual_multiplier", 1},
+                            {"embedding_multiplier", 1},
+                            {"attention_multiplier", 1},
+                            {"logits_scaling", 1},
+                            {"logit_scale", 1},
+                            {"scale_emb", 1},
+                            {"clip_qkv", 0},
+                            {"no_rope_layers", 1},  // 1: a layer with rope
+                            {"qk_layernorm", 0},
+                            {"use_qk_norm", 0, model.qk_norm},
+                            {"attn_logit_softcapping", 0, gemma},
+                            {"final_logit_softcapping", 0, gemma}};
+  for (const Member& member : members) {
+    const auto found = config.find(member.key);
+    if (member.read || !found || is_neutral(found->value(), member.neutral)) continue;
+    return unsupported(found->where() + ": " +
+                       boost::json::serialize(found->value()).substr(0, 60) +
+                       " is not supported for model type \"" + model.model_type +
+                       "\" and would change the result");
   }
   return {};
 }
@@ -355,6 +400,7 @@ Result<ModelConfig> read_model_config(const JsonRef& root) {
   out.attention_scale = 1.0 / std::sqrt(static_cast<double>(out.head_dim));
   SUB8_RETURN_IF_ERROR(read_biases(config, out));
   SUB8_RETURN_IF_ERROR(read_windows(config, defaults, out));
+  SUB8_RETURN_IF_ERROR(refuse_foreign(config, out));
   if (gemma) SUB8_RETURN_IF_ERROR(read_gemma3(config, out));
   out.embedding_dim = out.hidden_size;
   if (opt) {
@@ -398,14 +444,10 @@ Status validate_model_config(const ModelConfig& config, const std::string& sourc
   if (static_cast<int64_t>(config.layer_slides.size()) != config.layers) {
     return fail("one layer type per layer is needed");
   }
-  const auto check_id = [&](std::string_view name, int64_t id) -> Status {
-    if (id < config.vocab_size) return {};
-    return fail(std::string(name) + " " + std::to_string(id) + " is outside the vocabulary of " +
-                std::to_string(config.vocab_size));
-  };
-  if (config.bos_token_id) SUB8_RETURN_IF_ERROR(check_id("bos_token_id", *config.bos_token_id));
-  for (const int64_t id : config.eos_token_ids) SUB8_RETURN_IF_ERROR(check_id("eos_token_id", id));
-  return {};
+  GenerationConfig ids;
+  ids.bos_token_id = config.bos_token_id;
+  ids.eos_token_ids = config.eos_token_ids;
+  return check_token_ids(source, ids, config.vocab_size);
 }
 
 }  // namespace sub8::checkpoint

@@ -75,6 +75,18 @@ Status check_group_size(const JsonRef& node, const WeightFormat& expected) {
                      std::to_string(expected.group));
 }
 
+// weights of one ModelOpt group: what it says must agree with quant_algo.
+Status check_modelopt_weights(const JsonRef& weights, const WeightFormat& expected) {
+  SUB8_RETURN_IF_ERROR(check_group_size(weights, expected));
+  const int64_t bits = expected.element.bits();
+  SUB8_ASSIGN_OR_RETURN(const int64_t stated, weights.get_int("num_bits", bits, 0, 64));
+  SUB8_ASSIGN_OR_RETURN(const std::string type, weights.get_string("type", "float"));
+  if (stated == bits && type == "float") return {};
+  return unsupported(weights.where() + ": weights of " + std::to_string(stated) + "-bit \"" +
+                     type.substr(0, 40) + "\" contradict quant_algo, which means " +
+                     std::to_string(bits) + "-bit \"float\"");
+}
+
 // weights of one compressed-tensors group.
 Result<WeightFormat> compressed_format(const JsonRef& weights) {
   SUB8_ASSIGN_OR_RETURN(const int64_t bits, weights.get_int("num_bits", 0, 0, 64));
@@ -228,7 +240,7 @@ Result<QuantizationConfig> QuantizationConfig::read_modelopt(const JsonRef& node
     SUB8_ASSIGN_OR_RETURN(const auto members, groups->members());
     for (const auto& [name, value] : members) {
       if (const auto weights = value.find("weights")) {
-        SUB8_RETURN_IF_ERROR(check_group_size(*weights, group.format));
+        SUB8_RETURN_IF_ERROR(check_modelopt_weights(*weights, group.format));
       }
     }
   }

@@ -5,35 +5,28 @@
 #include <cmath>
 #include <span>
 
+#include "checkpoint/number_range.h"
+
 namespace sub8::checkpoint {
 namespace {
-
-constexpr double kMaxTheta = 1e12;
 
 // 0.1 * mscale * ln(factor) + 1: YaRN's temperature as transformers computes it.
 double yarn_mscale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-Result<double> positive(const JsonRef& object, std::string_view key, double fallback, double high) {
+Result<double> number(const JsonRef& object, std::string_view key, double fallback,
+                      NumberRange range) {
   const auto member = object.find(key);
   if (!member) return fallback;
   SUB8_ASSIGN_OR_RETURN(const double out, member->as_double());
-  if (!(out > 0) || out > high) {
-    return corrupt_data(member->where() + ": expected a number above 0, got " +
-                        std::to_string(out));
-  }
-  return out;
+  return require_in(range, out, member->where());
 }
 
 Result<double> required_factor(const JsonRef& object) {
   SUB8_ASSIGN_OR_RETURN(const JsonRef member, object.at("factor"));
   SUB8_ASSIGN_OR_RETURN(const double out, member.as_double());
-  if (!(out >= 1) || out > 1e6) {
-    return corrupt_data(member.where() + ": expected a factor of at least 1, got " +
-                        std::to_string(out));
-  }
-  return out;
+  return require_in(kRopeFactor, out, member.where());
 }
 
 void warn_unknown(const JsonRef& object, std::span<const std::string_view> known,
@@ -49,8 +42,8 @@ void warn_unknown(const JsonRef& object, std::span<const std::string_view> known
 
 Status read_llama3(const JsonRef& object, int64_t max_positions, RopeConfig& out) {
   SUB8_ASSIGN_OR_RETURN(out.factor, required_factor(object));
-  SUB8_ASSIGN_OR_RETURN(out.low_freq_factor, positive(object, "low_freq_factor", 1.0, 1e6));
-  SUB8_ASSIGN_OR_RETURN(out.high_freq_factor, positive(object, "high_freq_factor", 4.0, 1e6));
+  SUB8_ASSIGN_OR_RETURN(out.low_freq_factor, number(object, "low_freq_factor", 1.0, kRopeBound));
+  SUB8_ASSIGN_OR_RETURN(out.high_freq_factor, number(object, "high_freq_factor", 4.0, kRopeBound));
   if (out.high_freq_factor <= out.low_freq_factor) {
     return corrupt_data(object.where() + ": high_freq_factor must be above low_freq_factor");
   }
@@ -62,8 +55,8 @@ Status read_llama3(const JsonRef& object, int64_t max_positions, RopeConfig& out
 
 Status read_yarn(const JsonRef& object, int64_t max_positions, RopeConfig& out) {
   SUB8_ASSIGN_OR_RETURN(out.factor, required_factor(object));
-  SUB8_ASSIGN_OR_RETURN(out.beta_fast, positive(object, "beta_fast", 32.0, 1e9));
-  SUB8_ASSIGN_OR_RETURN(out.beta_slow, positive(object, "beta_slow", 1.0, 1e9));
+  SUB8_ASSIGN_OR_RETURN(out.beta_fast, number(object, "beta_fast", 32.0, kRopeBound));
+  SUB8_ASSIGN_OR_RETURN(out.beta_slow, number(object, "beta_slow", 1.0, kRopeBound));
   if (out.beta_fast < out.beta_slow) {
     return corrupt_data(object.where() + ": beta_fast must not be below beta_slow");
   }
@@ -71,12 +64,13 @@ Status read_yarn(const JsonRef& object, int64_t max_positions, RopeConfig& out) 
   SUB8_ASSIGN_OR_RETURN(
       out.original_max_positions,
       object.get_int("original_max_position_embeddings", max_positions, 1, 1 << 30));
-  SUB8_ASSIGN_OR_RETURN(const double mscale, object.get_double("mscale", 0));
-  SUB8_ASSIGN_OR_RETURN(const double mscale_all, object.get_double("mscale_all_dim", 0));
+  SUB8_ASSIGN_OR_RETURN(const double mscale, number(object, "mscale", 0, kYarnMscale));
+  SUB8_ASSIGN_OR_RETURN(const double mscale_all, number(object, "mscale_all_dim", 0, kYarnMscale));
   const double automatic = mscale != 0 && mscale_all != 0 ? yarn_mscale(out.factor, mscale) /
                                                                 yarn_mscale(out.factor, mscale_all)
                                                           : yarn_mscale(out.factor, 1.0);
-  SUB8_ASSIGN_OR_RETURN(out.attention_factor, positive(object, "attention_factor", automatic, 1e6));
+  SUB8_ASSIGN_OR_RETURN(out.attention_factor,
+                        number(object, "attention_factor", automatic, kRopeAttentionFactor));
   return {};
 }
 
@@ -85,7 +79,7 @@ Result<RopeConfig> read_rope_object(const JsonRef& object, double theta, int64_t
                                     std::vector<std::string>& warnings) {
   if (!object.is_object()) return corrupt_data(object.where() + ": expected an object");
   RopeConfig out;
-  SUB8_ASSIGN_OR_RETURN(out.theta, positive(object, "rope_theta", theta, kMaxTheta));
+  SUB8_ASSIGN_OR_RETURN(out.theta, number(object, "rope_theta", theta, kRopeTheta));
   SUB8_ASSIGN_OR_RETURN(const double partial, object.get_double("partial_rotary_factor", 1.0));
   if (partial != 1.0) {
     return unsupported(object.where() + ": partial_rotary_factor " + std::to_string(partial) +
@@ -163,9 +157,9 @@ std::string_view rope_type_name(RopeType type) {
 Result<RopePair> read_rope(const JsonRef& config, Architecture architecture, double default_theta,
                            int64_t max_positions, std::vector<std::string>& warnings) {
   SUB8_ASSIGN_OR_RETURN(const double theta,
-                        positive(config, "rope_theta", default_theta, kMaxTheta));
+                        number(config, "rope_theta", default_theta, kRopeTheta));
   SUB8_ASSIGN_OR_RETURN(const double local_theta,
-                        positive(config, "rope_local_base_freq", 10000.0, kMaxTheta));
+                        number(config, "rope_local_base_freq", 10000.0, kRopeTheta));
   SUB8_ASSIGN_OR_RETURN(const double partial, config.get_double("partial_rotary_factor", 1.0));
   if (partial != 1.0) {
     return unsupported(config.where() + ".partial_rotary_factor: sub8 rotates whole heads only");

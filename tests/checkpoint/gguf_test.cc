@@ -1,6 +1,8 @@
 #include "checkpoint/gguf.h"
 
 #include <cmath>
+#include <functional>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -97,6 +99,39 @@ TEST(Gguf, ReadsEveryValueType) {
   EXPECT_FALSE(file->get_strings("s").ok());
 }
 
+std::string array(uint32_t type, uint64_t count, std::string_view values) {
+  return little_endian(type) + little_endian(count) + std::string(values);
+}
+
+// Arrays of numbers stay in the file: only a reader that asks for one decodes it.
+TEST(Gguf, ArraysOfScalarsAreViews) {
+  const std::string bytes =
+      GgufBuilder()
+          .raw("u8", 9, array(0, 1 << 20, std::string(1 << 20, '\x07')))
+          .raw("i16", 9, array(3, 2, little_endian(int16_t{-3}) + little_endian(int16_t{4})))
+          .raw("f32", 9, array(6, 2, little_endian(0.5F) + little_endian(-2.0F)))
+          .raw("bool", 9, array(7, 2, std::string_view("\1\0", 2)))
+          .strings("text", {"a"})
+          .build();
+  const auto file = parse(bytes);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  const auto& u8 = std::get<GgufArray>(file->metadata().at("u8").value);
+  EXPECT_EQ(u8.size, size_t{1} << 20);
+  EXPECT_TRUE(u8.values.empty());
+  EXPECT_GE(u8.scalars.data(), as_bytes(bytes).data());
+  EXPECT_LE(u8.scalars.data() + u8.scalars.size(), as_bytes(bytes).data() + bytes.size());
+  EXPECT_EQ(file->get_ints("u8", 0, 255)->back(), 7);
+  EXPECT_EQ(file->get_ints("i16", -9, 9).value(), (std::vector<int64_t>{-3, 4}));
+  EXPECT_EQ(file->get_doubles("f32").value(), (std::vector<double>{0.5, -2}));
+  const auto& flags = std::get<GgufArray>(file->metadata().at("bool").value);
+  EXPECT_TRUE(std::get<bool>(flags.at(0).value));
+  EXPECT_FALSE(std::get<bool>(flags.at(1).value));
+  EXPECT_FALSE(file->get_strings("u8").ok());
+  EXPECT_FALSE(file->get_ints("text", 0, 9).ok());
+  expect_refused(GgufBuilder().raw("k", 9, array(7, 2, "\1\2")).build(), "boolean");
+  expect_refused(GgufBuilder().raw("k", 9, array(10, 1 << 20, "x")).build(), "claims");
+}
+
 TEST(Gguf, RefusesHostileHeaders) {
   expect_refused("GGUX" + std::string(60, '\0'), "not a GGUF");
   expect_refused(GgufBuilder(1).build(), "version 1", ErrorCode::kUnsupported);
@@ -174,13 +209,14 @@ struct TinyGguf {
     for (size_t i = 0; i < count; ++i) out += little_endian(1.0F);
     return out;
   }
-  // All tensors; `q` and its type replace attn_q.
-  std::string build(uint32_t q_type = 0, std::string q = ones(64 * 64)) {
+  // All tensors; `q`, its type and its dimensions replace attn_q.
+  std::string build(uint32_t q_type = 0, std::string q = ones(64 * 64),
+                    const std::vector<uint64_t>& q_dims = {64, 64}) {
     builder.tensor("token_embd.weight", {64, 8}, 0, ones(512));
     for (const char* norm : {"output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"}) {
       builder.tensor(std::string(norm) + ".weight", {64}, 0, ones(64));
     }
-    builder.tensor("blk.0.attn_q.weight", {64, 64}, q_type, std::move(q));
+    builder.tensor("blk.0.attn_q.weight", q_dims, q_type, std::move(q));
     for (const char* name : {"attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
       builder.tensor("blk.0." + std::string(name) + ".weight", {64, 64}, 0, ones(4096));
     }
@@ -238,6 +274,76 @@ TEST(GgufModel, RefusesByName) {
         b.tensor("rope_freqs.weight", {16}, 0, TinyGguf::ones(15) + little_endian(3.0F));
       },
       "llama3");
+}
+
+// What an opened llama of TinyGguf says once `change` has been at its metadata.
+Status open_changed(const std::function<void(GgufBuilder&)>& change, const char* arch = "llama") {
+  TempDir dir;
+  TinyGguf tiny(arch);
+  change(tiny.builder);
+  const auto source = open_bytes(dir, tiny.build());
+  return source.ok() ? Status() : Status(source.error());
+}
+
+TEST(GgufModel, NumbersHaveTheLimitsOfConfigJson) {
+  const auto refused = [](const char* key, double value) {
+    const Status status = open_changed(
+        [&](GgufBuilder& b) { b.raw("llama." + std::string(key), 12, little_endian(value)); });
+    ASSERT_FALSE(status.ok()) << key << " " << value;
+    EXPECT_EQ(status.error().code, ErrorCode::kCorruptData);
+    EXPECT_NE(status.error().message.find(key), std::string::npos) << status.error().message;
+    EXPECT_NE(status.error().message.find("expected a number"), std::string::npos);
+  };
+  for (const double theta : {1e300, 1.0, 0.5, -1.0}) refused("rope.freq_base", theta);
+  for (const double eps : {1e300, 0.0, 1.5}) refused("attention.layer_norm_rms_epsilon", eps);
+  for (const double factor : {1e300, 0.5, -1.0}) refused("rope.scaling.factor", factor);
+  refused("rope.scale_linear", 1e300);
+  EXPECT_TRUE(open_changed([](GgufBuilder& b) {
+                b.f32("llama.rope.freq_base", 5e5F)
+                    .f32("llama.attention.layer_norm_rms_epsilon", 1e-5F)
+                    .f32("llama.rope.scaling.factor", 4);
+              }).ok());
+  const Status sampling =
+      open_changed([](GgufBuilder& b) { b.f32("general.sampling.temp", 1e5F); });
+  ASSERT_FALSE(sampling.ok());
+  EXPECT_NE(sampling.error().message.find("general.sampling.temp"), std::string::npos);
+}
+
+TEST(GgufModel, ScalesThatChangeTheModelAreRefusedByName) {
+  const auto with = [](const char* key, float value) {
+    return open_changed([&](GgufBuilder& b) { b.f32("llama." + std::string(key), value); });
+  };
+  const float own = 1 / std::sqrt(32.0F);
+  for (const auto& [key, neutral, other] : {std::tuple{"attention.scale", own, 0.5F},
+                                            {"logit_scale", 1.0F, 0.0625F},
+                                            {"residual_scale", 1.0F, 0.22F},
+                                            {"embedding_scale", 1.0F, 12.0F},
+                                            {"attn_logit_softcapping", 0.0F, 50.0F},
+                                            {"final_logit_softcapping", 0.0F, 30.0F},
+                                            {"attention.clamp_kqv", 0.0F, 8.0F},
+                                            {"rope.scaling.attn_factor", 1.0F, 1.2F}}) {
+    EXPECT_TRUE(with(key, neutral).ok()) << key;
+    const Status status = with(key, other);
+    ASSERT_FALSE(status.ok()) << key;
+    EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(status.error().message.find(key), std::string::npos) << status.error().message;
+  }
+}
+
+TEST(GgufModel, TensorsHaveTheDimensionsOfAMatrix) {
+  for (const auto& [dims, ok] : {std::pair{std::vector<uint64_t>{64, 64}, true},
+                                 {{64, 64, 1}, true},
+                                 {{64, 32, 2}, false},
+                                 {{64, 1, 64}, false}}) {
+    TempDir dir;
+    TinyGguf tiny;
+    const auto source = open_bytes(dir, tiny.build(0, TinyGguf::ones(64 * 64), dims));
+    ASSERT_EQ(source.ok(), ok) << dims.size();
+    if (ok) continue;
+    EXPECT_EQ(source.error().code, ErrorCode::kCorruptData);
+    EXPECT_NE(source.error().message.find("blk.0.attn_q.weight"), std::string::npos);
+    EXPECT_NE(source.error().message.find("3 dimensions, expected 2"), std::string::npos);
+  }
 }
 
 TEST(GgufModel, TokenizerAndDefaultsAreHandedOver) {

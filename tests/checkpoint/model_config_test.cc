@@ -115,6 +115,60 @@ TEST(ModelConfig, OutOfScopeIsRefusedByName) {
                  "linear_attention", ErrorCode::kUnsupported);
 }
 
+TEST(ModelConfig, NumbersThatRopeAndNormsCannotBearAreRefusedWithTheirLimits) {
+  for (const char* theta : {"0.5", "1", "1e-300", "1e13", "1e300"}) {
+    expect_refused(R"("rope_theta":)" + std::string(theta),
+                   "$.rope_theta: expected a number above 1 to 1e+12", ErrorCode::kCorruptData);
+    expect_refused(R"("rope_parameters":{"rope_theta":)" + std::string(theta) + "}", "above 1 to",
+                   ErrorCode::kCorruptData);
+  }
+  const char* const yarn[] = {R"("mscale":-1)",
+                              R"("mscale":1e300,"mscale_all_dim":1)",
+                              R"("mscale":1,"mscale_all_dim":-1e9)",
+                              R"("attention_factor":0)",
+                              R"("attention_factor":1e300)",
+                              R"("beta_slow":1e-300)",
+                              R"("beta_fast":1e300)"};
+  for (const char* member : yarn) {
+    expect_refused(R"("rope_scaling":{"type":"yarn","factor":4,)" + std::string(member) + "}",
+                   "expected a number from", ErrorCode::kCorruptData);
+  }
+  expect_refused(R"("rope_scaling":{"type":"linear","factor":1e300})",
+                 "expected a number from 1 to 1000000, got 1e+300", ErrorCode::kCorruptData);
+  expect_refused(R"("rms_norm_eps":1e300)", "above 0 to 1", ErrorCode::kCorruptData);
+  for (const char* member : {R"("final_logit_softcapping":1e300)", R"("query_pre_attn_scalar":0)",
+                             R"("attn_logit_softcapping":-1)", R"("rope_local_base_freq":0.1)"}) {
+    expect_refused(R"("model_type":"gemma3_text",)" + std::string(member), "expected a number",
+                   ErrorCode::kCorruptData);
+  }
+}
+
+TEST(ModelConfig, MembersOfOtherFamiliesThatChangeTheModelAreRefusedByName) {
+  const std::pair<const char*, const char*> members[] = {{"residual_multiplier", "0.22"},
+                                                         {"embedding_multiplier", "12"},
+                                                         {"attention_multiplier", "0.0078125"},
+                                                         {"logits_scaling", "8"},
+                                                         {"logit_scale", "0.0625"},
+                                                         {"attn_logit_softcapping", "50.0"},
+                                                         {"final_logit_softcapping", "30.0"},
+                                                         {"no_rope_layers", "[1,1,1,0]"},
+                                                         {"clip_qkv", "8"},
+                                                         {"qk_layernorm", "true"},
+                                                         {"use_qk_norm", "true"}};
+  for (const auto& [key, value] : members) {
+    const std::string start = "\"" + std::string(key) + "\":";
+    expect_refused(start + value, std::string("$.") + key, ErrorCode::kUnsupported);
+    EXPECT_TRUE(llama(start + "null").ok()) << key;
+  }
+  for (const char* neutral :
+       {R"("residual_multiplier":1.0)", R"("logit_scale":1)", R"("use_qk_norm":false)",
+        R"("no_rope_layers":[])", R"("no_rope_layers":[1,1,1,1])",
+        R"("model_type":"qwen3","use_qk_norm":true)",
+        R"("model_type":"gemma3_text","final_logit_softcapping":30.0)"}) {
+    EXPECT_TRUE(llama(neutral).ok()) << neutral;
+  }
+}
+
 // A published Gemma 3 wrapper states few fields and leaves the rest to the class's defaults.
 TEST(ModelConfig, SparseMultimodalWrapper) {
   const auto config = parse_model_config(R"({"model_type":"gemma3","eos_token_id":[1,106],
@@ -174,8 +228,9 @@ TEST(GenerationConfig, ReadsAndChecks) {
   EXPECT_EQ(again->temperature, 0.6);
   EXPECT_EQ(again->eos_token_ids, config->eos_token_ids);
   for (const char* bad :
-       {R"({"temperature":-1})", R"({"temperature":"0.7"})", R"({"top_p":1.5})", R"({"top_k":-2})",
-        R"({"min_p":1.1})", R"({"repetition_penalty":0})", R"({"eos_token_id":[-1]})", "[]"}) {
+       {R"({"temperature":-1})", R"({"temperature":1e5})", R"({"repetition_penalty":1e300})",
+        R"({"temperature":"0.7"})", R"({"top_p":1.5})", R"({"top_k":-2})", R"({"min_p":1.1})",
+        R"({"repetition_penalty":0})", R"({"eos_token_id":[-1]})", "[]"}) {
     const auto refused = parse_generation_config(bad, "g.json");
     ASSERT_FALSE(refused.ok()) << bad;
     EXPECT_NE(refused.error().message.find("g.json"), std::string::npos);

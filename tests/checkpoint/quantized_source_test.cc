@@ -273,6 +273,13 @@ TEST(QuantizedSource, UnsupportedSchemesAreRefusedByName) {
             scheme);
   }
   refused(R"({"quant_method":"modelopt","quant_algo":"NVFP4","group_size":32})", "group_size");
+  for (const char* weights : {R"("num_bits":8,"type":"int")", R"("num_bits":4,"type":"int")",
+                              R"("num_bits":8,"type":"float")", R"("num_bits":8)"}) {
+    refused(R"({"quant_method":"modelopt","quant_algo":"NVFP4","config_groups":{"group_0":
+        {"weights":{)" +
+                std::string(weights) + "}}}}",
+            "contradict quant_algo");
+  }
   const auto group = [](const std::string& weights) {
     return R"({"quant_method":"compressed-tensors","config_groups":{"g":{"weights":)" + weights +
            R"(,"targets":["Linear"]}}})";

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "checkpoint/test_files.h"
 #include "tensor/decode.h"
 
 namespace sub8::checkpoint {
@@ -126,6 +127,30 @@ TEST(WeightSource, TiedHeadIsTheEmbedding) {
     }
   }
   EXPECT_FALSE(open(kData / "models/llama")->tied_head());
+}
+
+// Texts beside the weights that contradict the model or themselves, by file name.
+TEST(WeightSource, TextsThatDoNotFitAreRefused) {
+  const auto refused = [](const char* file, const std::string& text, const char* part) {
+    TempDir dir;
+    fs::copy(kData / "models/llama-chat", dir.path(), fs::copy_options::recursive);
+    write_text(dir / file, text);
+    const auto source = open_checkpoint(dir.path());
+    ASSERT_FALSE(source.ok()) << file << ": " << text;
+    EXPECT_EQ(source.error().code, ErrorCode::kCorruptData);
+    EXPECT_NE(source.error().message.find(file), std::string::npos) << source.error().message;
+    EXPECT_NE(source.error().message.find(part), std::string::npos) << source.error().message;
+  };
+  const char* generation = "generation_config.json";
+  refused(generation, R"({"eos_token_id":100000})", "eos_token_id 100000 is outside");
+  refused(generation, R"({"eos_token_id":[1,100000]})", "eos_token_id 100000 is outside");
+  refused(generation, R"({"bos_token_id":100000})", "bos_token_id 100000 is outside");
+  refused(generation, R"({"temperature":1e5})", "from 0 to 100");
+  refused(generation, R"({"top_k":1,"top_k":2})", "top_k");
+  refused("tokenizer_config.json", R"({"bos_token":"a","bos_token":"b"})", "bos_token");
+  std::string config = read_text(kData / "models/llama-chat/config.json");
+  config.insert(config.find('{') + 1, "\"hidden_size\": 64, ");
+  refused("config.json", config, "hidden_size");
 }
 
 TEST(WeightSource, WhatDoesNotExistIsExplained) {
