@@ -287,12 +287,15 @@ void Sampler::exponentials(SamplerScratch& scratch) {
 Result<TokenLogprob> Sampler::sample(std::span<const float> logits, uint32_t index,
                                      SamplerScratch& scratch, std::span<const uint32_t> allowed) {
   float max = max_or_nan(logits);
-  if (std::isnan(max)) {
-    const auto at = std::find_if(logits.begin(), logits.end(), [](float x) { return x != x; });
-    return internal_error(
-        fmt::format("the model gave a NaN logit for token {}", at - logits.begin()));
+  if (!std::isfinite(max)) {
+    const auto at = std::find_if(logits.begin(), logits.end(),
+                                 [](float x) { return !std::isfinite(x) && x != kMinusInfinity; });
+    return corrupt_data(fmt::format(
+        "the model gave {}: its weights or its configuration (rope, norm epsilon, scales) are out "
+        "of range; check the files, and `sub8 inspect` what they say",
+        at == logits.end() ? "no finite logit"
+                           : fmt::format("a logit of {} for token {}", *at, at - logits.begin())));
   }
-  if (!std::isfinite(max)) return internal_error("the model gave no finite logit");
 
   std::span<const float> adjusted = logits;
   if (!allowed.empty() || adjusts(index)) {

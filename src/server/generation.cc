@@ -94,18 +94,20 @@ class Job : public std::enable_shared_from_this<Job> {
   void fail(const engine::TokenEvent& event, std::string* sse) {
     const Error error =
         event.error ? *event.error : cancelled("the server is shutting down; try again later");
+    // Corrupt data at this stage is the model's, not the client's.
+    const int status = error.code == ErrorCode::kCorruptData ? 500 : http_status(error.code);
     last_finish_ = event.finish;
     if (event.summary) report(*event.summary);
     done_ = true;
     streams_.clear();
     if (options_.stream) {
-      append_event(error_body(http_status(error.code), error.message), sse);
+      append_event(error_body(status, error.message), sse);
       append_done(sse);
       exchange_->write(*sse);
       sse->clear();
       exchange_->finish();
     } else {
-      exchange_->respond(error_response(error));
+      exchange_->respond(error_response(status, error.message));
     }
   }
 

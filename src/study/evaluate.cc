@@ -17,10 +17,17 @@ namespace {
 struct RowSummary {
   int64_t top = 0;
   double log_normaliser = 0;
+  int64_t not_finite = -1;  // the first token whose logit is NaN or infinite; -1: none
 };
 
 RowSummary summarise(std::span<const float> logits) {
   RowSummary out;
+  const auto bad =
+      std::find_if(logits.begin(), logits.end(), [](float logit) { return !std::isfinite(logit); });
+  if (bad != logits.end()) {
+    out.not_finite = bad - logits.begin();
+    return out;
+  }
   for (size_t i = 1; i < logits.size(); ++i) {
     if (logits[i] > logits[static_cast<size_t>(out.top)]) out.top = static_cast<int64_t>(i);
   }
@@ -29,6 +36,19 @@ RowSummary summarise(std::span<const float> logits) {
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
   out.log_normaliser = max + std::log(sum);
   return out;
+}
+
+// `first` is the window's row of rows[0].
+Status require_finite(std::span<const RowSummary> rows, std::string_view model, int64_t window,
+                      int64_t first) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].not_finite < 0) continue;
+    return corrupt_data(fmt::format(
+        "{} gave a logit that is NaN or infinite for token {} at row {} of window {} (both from "
+        "0): its weights or its configuration (rope, norm epsilon, scales) are out of range",
+        model, rows[i].not_finite, first + static_cast<int64_t>(i), window));
+  }
+  return {};
 }
 
 double kl_divergence(std::span<const float> reference, const RowSummary& r,
@@ -91,8 +111,8 @@ double standard_error(const std::vector<WindowScore>& windows, double WindowScor
 
 // Scores rows [first, first + count) of the window that all models have just run.
 Status score_rows(std::span<model::Model* const> subjects, model::Model* reference,
-                  std::span<const int32_t> tokens, int64_t first, int64_t count, ThreadPool& pool,
-                  std::vector<WindowScore>& scores) {
+                  std::span<const int32_t> tokens, int64_t window, int64_t first, int64_t count,
+                  ThreadPool& pool, std::vector<WindowScore>& scores) {
   std::vector<int32_t> rows(static_cast<size_t>(count));
   std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first));
   std::vector<RowSummary> reference_rows(rows.size());
@@ -105,7 +125,9 @@ Status score_rows(std::span<model::Model* const> subjects, model::Model* referen
       for (int64_t i = begin; i < end; ++i)
         reference_rows[i] = summarise(reference_logits.subspan(i * vocab, vocab));
     });
+    SUB8_RETURN_IF_ERROR(require_finite(reference_rows, "the reference", window, first));
   }
+  std::vector<RowSummary> subject_rows(rows.size());
   std::vector<WindowScore> row_scores(rows.size());
   for (size_t s = 0; s < subjects.size(); ++s) {
     SUB8_ASSIGN_OR_RETURN(const std::span<const float> logits, subjects[s]->logits(rows));
@@ -113,7 +135,9 @@ Status score_rows(std::span<model::Model* const> subjects, model::Model* referen
     pool.for_ranges(count, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const auto row = logits.subspan(static_cast<size_t>(i) * vocab, vocab);
-        const RowSummary summary = summarise(row);
+        RowSummary& summary = subject_rows[static_cast<size_t>(i)];
+        summary = summarise(row);
+        if (summary.not_finite >= 0) continue;
         WindowScore& score = row_scores[static_cast<size_t>(i)];
         score = {};
         score.negative_log_likelihood =
@@ -127,6 +151,10 @@ Status score_rows(std::span<model::Model* const> subjects, model::Model* referen
         score.same_top = r.top == summary.top ? 1 : 0;
       }
     });
+    SUB8_RETURN_IF_ERROR(require_finite(
+        subject_rows,
+        subjects.size() == 1 ? "the model" : fmt::format("model {} of {}", s + 1, subjects.size()),
+        window, first));
     for (const WindowScore& row : row_scores) {
       scores[s].negative_log_likelihood += row.negative_log_likelihood;
       scores[s].kl_divergence += row.kl_divergence;
@@ -144,9 +172,8 @@ int64_t Evaluation::scored() const {
   for (const WindowScore& w : windows) out += w.scored;
   return out;
 }
-double Evaluation::perplexity() const {
-  return std::exp(mean(windows, &WindowScore::negative_log_likelihood));
-}
+double Evaluation::mean_nll() const { return mean(windows, &WindowScore::negative_log_likelihood); }
+double Evaluation::perplexity() const { return std::exp(mean_nll()); }
 double Evaluation::kl_divergence() const { return mean(windows, &WindowScore::kl_divergence); }
 double Evaluation::top1_agreement() const {
   int64_t same = 0;
@@ -200,7 +227,7 @@ Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects
     for (int64_t first = 0; first < options.window - 1; first += block) {
       const int64_t count = std::min(block, options.window - 1 - first);
       SUB8_RETURN_IF_ERROR(
-          score_rows(subjects, reference, window, first, count, all.front()->pool(), scores));
+          score_rows(subjects, reference, window, w, first, count, all.front()->pool(), scores));
     }
     for (size_t s = 0; s < subjects.size(); ++s) out[s].windows.push_back(scores[s]);
     if (options.progress) options.progress(w + 1, windows);

@@ -29,7 +29,8 @@ struct Evaluation {
   std::vector<WindowScore> windows;
 
   int64_t scored() const;
-  double perplexity() const;
+  double mean_nll() const;       // nats per scored token
+  double perplexity() const;     // exp(mean_nll()): infinite above some 709 nats
   double kl_divergence() const;  // mean; 0 without a reference
   double top1_agreement() const;
   // Standard error of the mean KL divergence and of the mean negative log-likelihood, windows as
@@ -52,7 +53,7 @@ int64_t window_count(int64_t tokens, const EvaluateOptions& options);
 
 // Scores every model of `subjects` on the same windows; `reference` may be null. Each model needs
 // max_rows >= window, max_context >= window and pages for one window. An error when the text is
-// shorter than one window.
+// shorter than one window, kCorruptData when a model gives a logit that is NaN or infinite.
 Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects,
                                          model::Model* reference, std::span<const int32_t> tokens,
                                          const EvaluateOptions& options);

@@ -49,6 +49,22 @@ TEST(Sampler, GreedyTakesTheLowestIdAmongEqualLogits) {
   EXPECT_EQ(sample({.temperature = 1, .top_p = 0}).id, 1);
 }
 
+TEST(Sampler, LogitsThatAreNoNumbersAreTheModelsFault) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::pair<std::vector<float>, const char*> cases[] = {
+      {{1, 2, NAN, 3}, "a logit of nan for token 2"},
+      {{1, inf, 2}, "a logit of inf for token 1"},
+      {{-inf, -inf}, "no finite logit"}};
+  for (const auto& [logits, part] : cases) {
+    Sampler sampler({.temperature = 1, .seed = 1}, {}, {});
+    const auto got = sampler.sample(logits, 0, scratch);
+    ASSERT_FALSE(got.ok()) << part;
+    EXPECT_EQ(got.error().code, ErrorCode::kCorruptData);
+    EXPECT_NE(got.error().message.find(part), std::string::npos) << got.error().message;
+    EXPECT_NE(got.error().message.find("out of range"), std::string::npos);
+  }
+}
+
 TEST(Sampler, DrawsFollowTheSoftmax) {
   const auto got = frequencies({.temperature = 1.0}, 40000);
   double total = 0;

@@ -158,7 +158,7 @@ engine::TokenEvent FakeBackend::next(Active& active, uint32_t index) {
   }
   if (static_cast<int64_t>(choice.at) == script_.fail_at) {
     event.finish = engine::FinishReason::kError;
-    event.error = internal_error("the fake model failed");
+    event.error = corrupt_data("the fake model failed");  // as from a model with NaN logits
     return event;
   }
   const bool wrap = p.ignore_eos && !script_.tokens.empty();
