@@ -100,9 +100,18 @@ Result<WeightFormat> parse_weight_format(std::string_view name) {
         std::to_string(out.element.exponent_bits) +
         " exponent bits; an element needs a sign, at least 1 exponent bit, and 3 to 8 bits in all");
   }
+  bool has_block = false;
+  bool has_outer = false;
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::string_view part = parts[i];
-    if (part == "tensor" || part == "channel" || part == "none") {
+    const bool outer = part == "tensor" || part == "channel" || part == "none";
+    if (has_outer || (has_block && !outer)) {
+      return invalid_argument("weight format " + quoted + ": '" + std::string(part) +
+                              "' follows another scale of its kind; one group scale, then one of "
+                              "tensor, channel and none, is all that a format has");
+    }
+    (outer ? has_outer : has_block) = true;
+    if (outer) {
       out.outer_scale = part == "tensor"    ? OuterScale::kTensor
                         : part == "channel" ? OuterScale::kChannel
                                             : OuterScale::kNone;

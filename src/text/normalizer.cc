@@ -1,6 +1,7 @@
 #include "text/normalizer.h"
 
 #include "text/bpe.h"
+#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 namespace sub8 {
@@ -65,12 +66,22 @@ Status TextPattern::find_all(std::string_view text, std::vector<Span>* matches) 
 }
 
 Result<std::string> replace_all(const TextPattern& pattern, std::string_view content,
-                                std::string_view text) {
+                                std::string_view text, size_t max_bytes) {
   std::vector<Span> matches;
   SUB8_RETURN_IF_ERROR(pattern.find_all(text, &matches));
   if (matches.empty()) return std::string(text);
+  size_t size = text.size();
+  for (const Span& match : matches) size -= match.end - match.begin;
+  if (size > max_bytes ||
+      (!content.empty() && matches.size() > (max_bytes - size) / content.size())) {
+    return resource_exhausted(std::to_string(matches.size()) + " replacements by " +
+                              std::to_string(content.size()) +
+                              " bytes each make a text of more "
+                              "than " +
+                              std::to_string(max_bytes) + " bytes");
+  }
   std::string out;
-  out.reserve(text.size());
+  out.reserve(size + matches.size() * content.size());
   size_t done = 0;
   for (const Span& match : matches) {
     out += text.substr(done, match.begin - done);
@@ -97,6 +108,7 @@ Status Normalizer::append(const JsonRef& json) {
     return {};
   }
   Step step;
+  step.where = json.where() + ": the normalizer \"" + type + "\"";
   if (type == "NFC") {
     step.form = NormalForm::kNfc;
   } else if (type == "NFD") {
@@ -154,7 +166,9 @@ Result<std::string> Normalizer::apply(std::string_view text, bool* cut_front) co
         if (!out.empty()) out.insert(0, step.content);
         break;
       case Kind::kReplace: {
-        SUB8_ASSIGN_OR_RETURN(out, replace_all(step.pattern, step.content, out));
+        auto replaced = replace_all(step.pattern, step.content, out, Tokenizer::kMaxTextBytes);
+        if (!replaced.ok()) return replaced.error().within(step.where);
+        out = std::move(replaced).value();
         break;
       }
       case Kind::kByteLevel: {
@@ -163,6 +177,11 @@ Result<std::string> Normalizer::apply(std::string_view text, bool* cut_front) co
         out = std::move(mapped);
         break;
       }
+    }
+    if (out.size() > Tokenizer::kMaxTextBytes) {
+      return resource_exhausted(step.where + " makes a text of " + std::to_string(out.size()) +
+                                " bytes; at most " + std::to_string(Tokenizer::kMaxTextBytes) +
+                                " can be tokenized at once");
     }
   }
   return out;

@@ -23,9 +23,10 @@ struct TextPattern {
   Status find_all(std::string_view text, std::vector<Span>* matches) const;
 };
 
-// `text` with every match of `pattern` replaced.
+// `text` with every match of `pattern` replaced; kResourceExhausted, before anything is allocated,
+// where that would have more than `max_bytes` bytes.
 Result<std::string> replace_all(const TextPattern& pattern, std::string_view content,
-                                std::string_view text);
+                                std::string_view text, size_t max_bytes);
 
 class Normalizer {
  public:
@@ -34,13 +35,15 @@ class Normalizer {
   static Result<Normalizer> parse(const JsonRef& json);
 
   bool empty() const { return steps_.empty(); }
-  // Valid UTF-8 in and out. Sets *cut_front when characters were removed from the front.
+  // Valid UTF-8 in and out. Sets *cut_front when characters were removed from the front. An error
+  // naming the normaliser after which the text has more than Tokenizer::kMaxTextBytes.
   Result<std::string> apply(std::string_view text, bool* cut_front) const;
 
  private:
   enum class Kind { kForm, kLowercase, kStrip, kStripAccents, kPrepend, kReplace, kByteLevel };
   struct Step {
     Kind kind = Kind::kForm;
+    std::string where;  // its place in the file, for errors
     NormalForm form = NormalForm::kNfc;
     bool left = false;
     bool right = false;

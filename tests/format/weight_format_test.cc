@@ -16,8 +16,10 @@ TEST(WeightFormat, NamesRoundTrip) {
 }
 
 TEST(WeightFormat, BadNamesAreRefusedWithAReason) {
-  for (const char* name : {"", "e3", "e0m3", "e9m1", "e1m0", "e4m4", "int4", "e3m2:g16", "e3m2:g",
-                           "mxfp6", "e2m4:g32", "e3m2:x", "nvfp4:g32"}) {
+  for (const char* name :
+       {"", "e3", "e0m3", "e9m1", "e1m0", "e4m4", "int4", "e3m2:g16", "e3m2:g", "mxfp6", "e2m4:g32",
+        "e3m2:x", "nvfp4:g32", "e2m1:g32:g64", "e2m1:tensor:none", "e2m1:tensor:none:channel",
+        "e2m1:e4m3g32:e8m0g32", "e2m1:channel:e8m0g32", "e2m1:tensor:tensor"}) {
     const auto f = parse_weight_format(name);
     EXPECT_FALSE(f.ok()) << name;
   }

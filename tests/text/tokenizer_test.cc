@@ -261,6 +261,29 @@ TEST(TokenizerJson, DamageIsNamed) {
   }
 }
 
+// Six times a thousandfold would be 10^18 bytes.
+TEST(TokenizerJson, NormalizersThatGrowWithoutBoundAreNamed) {
+  std::string steps;
+  for (int i = 0; i < 6; ++i) {
+    steps += std::string(i == 0 ? "" : ",") +
+             R"({"type":"Replace","pattern":{"String":"i"},"content":")" + std::string(1000, 'i') +
+             "\"}";
+  }
+  const auto tokenizer = load(
+      R"({"model":{"type":"BPE","vocab":{"i":0},"merges":[]},"normalizer":{"type":"Sequence",
+          "normalizers":[)" +
+      steps + "]}}");
+  ASSERT_NE(tokenizer, nullptr);
+  const auto ids = tokenizer->encode("i", {});
+  ASSERT_FALSE(ids.ok());
+  EXPECT_EQ(ids.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(ids.error().message.find("t.json: $.normalizer.normalizers[2]: the normalizer "
+                                     "\"Replace\""),
+            std::string::npos)
+      << ids.error().message;
+  EXPECT_TRUE(tokenizer->encode("abc", {}).ok());
+}
+
 TEST(TokenizerGguf, ScoresBecomeMergesAndSpacesAreMarked) {
   GgufVocab vocab;
   vocab.source = "m.gguf";
