@@ -194,11 +194,12 @@ json::object machine_json(int threads) {
 
 Status write_report(const std::string& path, const json::object& report) {
   if (path.empty()) return {};
+  const std::string text = valid_utf8(json::serialize(report)) + "\n";
   if (path == "-") {
-    fmt::print("{}\n", json::serialize(report));
+    fmt::print("{}", text);
     return {};
   }
-  return write_file_atomic(path, json::serialize(report) + "\n");
+  return write_file_atomic(path, text);
 }
 
 std::vector<int32_t> bench_prompt(int64_t tokens, uint64_t round, int64_t vocab_size) {

@@ -124,6 +124,12 @@ void print_warning(std::string_view text) {
              printable(text));
 }
 
+std::string valid_utf8(std::string_view text) {
+  std::string out;
+  append_lossy_utf8(text, &out);
+  return out;
+}
+
 void ModelArgs::add_to(CLI::App& app) {
   app.add_option("MODEL", model, "A Hugging Face directory or a .gguf file")->required();
   app.add_option("--weights", weights,
@@ -234,6 +240,8 @@ Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& a
   if (args.weights.empty()) {
     if (!args.lm_head.empty())
       return invalid_argument("--lm-head quantises while loading, so it needs --weights too");
+    if (args.four_over_six)
+      return invalid_argument("--four-over-six needs --weights nvfp4: nothing is quantised here");
     return source;
   }
   if (args.weights.starts_with("int")) {
@@ -241,6 +249,8 @@ Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& a
     if (!args.lm_head.empty() && args.lm_head != args.weights) {
       return invalid_argument("--lm-head must equal --weights where that is an integer baseline");
     }
+    if (args.four_over_six)
+      return invalid_argument("--four-over-six is for nvfp4, not for integer baselines");
     rule.lm_head = !args.lm_head.empty();
     return quantize::fake_quantize(std::move(source), rule);
   }

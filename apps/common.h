@@ -99,5 +99,7 @@ void print_warning(std::string_view text);
 // Text that may come from a file or the command line, safe for a terminal: control characters other
 // than line feed, and bytes that are not UTF-8, become \xNN.
 std::string printable(std::string_view text);
+// `text` with U+FFFD for bytes that are no UTF-8: paths may be any bytes, JSON and SVG may not.
+std::string valid_utf8(std::string_view text);
 
 }  // namespace sub8::apps

@@ -96,6 +96,10 @@ struct Row {
 // One flag of a variant, without its plus.
 Status apply_flag(std::string_view flag, ModelArgs& args) {
   constexpr std::string_view kRatio = "ratio=";
+  if ((flag == "head" || flag == "4/6") && args.weights.empty()) {
+    return invalid_argument(
+        fmt::format("--sweep: 'original' is not quantised, so '+{}' has no meaning there", flag));
+  }
   if (flag == "head") {
     args.lm_head = args.weights;
   } else if (flag == "4/6") {
@@ -104,8 +108,9 @@ Status apply_flag(std::string_view flag, ModelArgs& args) {
     const std::string_view digits = flag.substr(kRatio.size());
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), args.prefill_ratio);
-    if (error != std::errc() || end != digits.data() + digits.size() || args.prefill_ratio < 0)
-      return invalid_argument(fmt::format("--sweep: '{}' is no ratio", digits));
+    const bool inside = args.prefill_ratio >= 0 && args.prefill_ratio <= 1;
+    if (error != std::errc() || end != digits.data() + digits.size() || !inside)
+      return invalid_argument(fmt::format("--sweep: '{}' is no ratio from 0 to 1", digits));
   } else if (model::parse_execution_mode(flag).ok()) {
     args.mode = flag;
   } else {
@@ -121,12 +126,26 @@ Status apply_flag(std::string_view flag, ModelArgs& args) {
 Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
   const size_t end = std::min(text.find('+'), text.size());
   const std::string_view weights = text.substr(0, end);
+  if (weights.empty()) {
+    return invalid_argument(
+        "--sweep: an item is empty or has no format in front of its flags; give original or a "
+        "format, e.g. original,nvfp4+plain");
+  }
+  std::vector<std::string> kinds;  // what the flags so far have set
   args.weights = weights == "original" ? "" : weights;
   text.remove_prefix(end);
   while (!text.empty()) {
     text.remove_prefix(1);
     const std::string_view flag = text.substr(0, text.find('+'));
     text.remove_prefix(flag.size());
+    const std::string kind(model::parse_execution_mode(flag).ok() ? "a mode"
+                           : flag.starts_with("ratio=")           ? "a ratio"
+                                                                  : flag);
+    if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) {
+      return invalid_argument(
+          fmt::format("--sweep: '+{}' gives {} a second time in one item", flag, kind));
+    }
+    kinds.push_back(kind);
     SUB8_RETURN_IF_ERROR(apply_flag(flag, args));
   }
   return args;
@@ -154,6 +173,11 @@ Result<std::vector<ModelArgs>> variants(const EvalArgs& args) {
   }
 }
 
+// JSON has no infinity.
+json::value finite_or_null(double value) {
+  return std::isfinite(value) ? json::value(value) : json::value(nullptr);
+}
+
 json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
   const study::Evaluation& e = row.score;
   json::object out{{"schema_version", 1},
@@ -169,8 +193,8 @@ json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
                    {"window", args.window},
                    {"windows", e.windows.size()},
                    {"scored_tokens", e.scored()},
-                   {"perplexity", e.perplexity()},
-                   {"mean_nll", std::log(e.perplexity())},
+                   {"perplexity", finite_or_null(e.perplexity())},
+                   {"mean_nll", e.mean_nll()},
                    {"nll_standard_error", e.nll_standard_error()}};
   if (!args.reference.empty()) {
     out["reference"] = args.reference;
@@ -203,7 +227,7 @@ void print_table(const EvalArgs& args, const Row& row) {
   fmt::print("windows           {} of {} tokens ({} scored)\n", e.windows.size(), args.window,
              e.scored());
   fmt::print("perplexity        {:.4f}  (mean NLL {:.5f} +- {:.5f})\n", e.perplexity(),
-             std::log(e.perplexity()), e.nll_standard_error());
+             e.mean_nll(), e.nll_standard_error());
   if (args.reference.empty()) return;
   fmt::print("KL divergence     {:.6f} +- {:.6f} nats per token\n", e.kl_divergence(),
              e.kl_standard_error());
@@ -269,7 +293,7 @@ json::object make_report(const EvalArgs& args, const std::vector<Row>& rows, int
 }
 
 Status write_outputs(const EvalArgs& args, const std::vector<Row>& rows, int64_t tokens) {
-  const std::string report = json::serialize(make_report(args, rows, tokens)) + "\n";
+  const std::string report = valid_utf8(json::serialize(make_report(args, rows, tokens))) + "\n";
   if (args.json_path == "-") {
     fmt::print("{}", report);
   } else {
@@ -282,7 +306,7 @@ Status write_outputs(const EvalArgs& args, const std::vector<Row>& rows, int64_t
     }
   }
   if (args.plot_path.empty()) return {};
-  return write_file_atomic(args.plot_path, study::render_svg(make_plot(args, rows)));
+  return write_file_atomic(args.plot_path, valid_utf8(study::render_svg(make_plot(args, rows))));
 }
 
 Result<Subject> load_reference(const EvalArgs& args, ThreadPool& pool) {

@@ -187,7 +187,7 @@ Status inspect(const InspectArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.model));
   const Totals totals = add_up(*source);
   if (args.json) {
-    fmt::print("{}\n", json::serialize(describe(*source, totals)));
+    fmt::print("{}\n", valid_utf8(json::serialize(describe(*source, totals))));
     return {};
   }
   print_summary(*source);

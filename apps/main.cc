@@ -16,6 +16,7 @@
 
 #include "base/interrupt.h"
 #include "common.h"
+#include "strict_options.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -99,6 +100,7 @@ int run(int argc, char** argv) {
   add("inspect", "Show what a checkpoint holds", sub8::apps::add_inspect);
   add("eval", "Perplexity, KL divergence and top-1 agreement", sub8::apps::add_eval);
   add("bench", "Measure kernels and whole models", sub8::apps::add_bench);
+  sub8::apps::require_strict_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {

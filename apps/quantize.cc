@@ -136,7 +136,7 @@ json::object to_json(const quantize::QuantizeReport& report) {
 void print_report(const QuantizeArgs& args, const quantize::QuantizeReport& report,
                   double seconds) {
   if (args.json_path == "-") {
-    fmt::print("{}\n", json::serialize(to_json(report)));
+    fmt::print("{}\n", valid_utf8(json::serialize(to_json(report))));
     return;
   }
   print_sizes(report);
@@ -149,7 +149,7 @@ Status write_report(const QuantizeArgs& args, const quantize::QuantizeReport& re
                     double seconds) {
   if (!args.json_path.empty() && args.json_path != "-") {
     SUB8_RETURN_IF_ERROR(
-        write_file_atomic(args.json_path, json::serialize(to_json(report)) + "\n"));
+        write_file_atomic(args.json_path, valid_utf8(json::serialize(to_json(report))) + "\n"));
   }
   int number = 0;
   try {
@@ -172,7 +172,8 @@ Status run_quantize(const QuantizeArgs& args) {
   options.directory = args.output;
   options.overwrite = args.overwrite;
   options.dry_run = args.dry_run;
-  options.source_name = std::filesystem::path(args.input).lexically_normal().filename().string();
+  options.source_name =
+      valid_utf8(std::filesystem::path(args.input).lexically_normal().filename().string());
   options.version = SUB8_VERSION;
   if (!args.dry_run) {
     SUB8_ASSIGN_OR_RETURN(options.extra_files, extra_files(*source));
