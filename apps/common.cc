@@ -219,10 +219,10 @@ Status check_model_args(const ModelArgs& args) {
   }
   if (args.weights.starts_with("int")) {
     Result<quantize::FakeInt> rule = quantize::parse_fake_int(args.weights);
-    return rule.ok() ? Status() : rule.error();
+    return rule.ok() ? Status() : rule.error().within("--weights");
   }
   Result<format::WeightFormat> weights = format::parse_weight_format(args.weights);
-  if (!weights.ok()) return weights.error();
+  if (!weights.ok()) return weights.error().within("--weights");
   const model::ExecutionMode mode = run.mode.mode;
   const bool weight_only =
       mode == model::ExecutionMode::kAuto || mode == model::ExecutionMode::kWeightOnly;
