@@ -97,6 +97,8 @@ int run(int argc, char** argv) {
   add("run", "Chat in the terminal, or complete a prompt", sub8::apps::add_run);
   add("serve", "Serve a model over HTTP with an OpenAI-compatible API", sub8::apps::add_serve);
   add("quantize", "Write a checkpoint with weights in another format", sub8::apps::add_quantize);
+  add("calibrate", "Statistics, channel masks and K-Ext weights from text",
+      sub8::apps::add_calibrate);
   add("inspect", "Show what a checkpoint holds", sub8::apps::add_inspect);
   add("eval", "Perplexity, KL divergence and top-1 agreement", sub8::apps::add_eval);
   add("bench", "Measure kernels and whole models", sub8::apps::add_bench);

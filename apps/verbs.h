@@ -15,6 +15,7 @@ using Verb = std::function<Status()>;
 Verb add_run(CLI::App& app);
 Verb add_serve(CLI::App& app);
 Verb add_quantize(CLI::App& app);
+Verb add_calibrate(CLI::App& app);
 Verb add_inspect(CLI::App& app);
 Verb add_eval(CLI::App& app);
 Verb add_bench(CLI::App& app);

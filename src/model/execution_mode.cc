@@ -10,7 +10,13 @@ namespace {
 constexpr std::array<std::string_view, 7> kNames = {"auto", "weight-only", "plain", "residue",
                                                     "fp8",  "fp8-residue", "paper"};
 
-// The 4-bit activations that go with a weight; nothing for weights of other formats.
+format::ActivationFormat fp8_activations(const format::WeightFormat& weight) {
+  return weight.block_scale == format::BlockScale::kE8M0 ? format::ActivationFormat::kMxfp8
+                                                         : format::ActivationFormat::kFp8;
+}
+
+}  // namespace
+
 std::optional<format::ActivationFormat> fp4_activations(const format::WeightFormat& weight) {
   if (weight == format::mx_format(format::kE2M1)) return format::ActivationFormat::kMxfp4;
   format::WeightFormat nvfp4 = format::nvfp4_format();
@@ -19,13 +25,6 @@ std::optional<format::ActivationFormat> fp4_activations(const format::WeightForm
     return format::ActivationFormat::kNvfp4;
   return std::nullopt;
 }
-
-format::ActivationFormat fp8_activations(const format::WeightFormat& weight) {
-  return weight.block_scale == format::BlockScale::kE8M0 ? format::ActivationFormat::kMxfp8
-                                                         : format::ActivationFormat::kFp8;
-}
-
-}  // namespace
 
 std::string_view execution_mode_name(ExecutionMode mode) {
   return kNames[static_cast<size_t>(mode)];

@@ -57,6 +57,9 @@ struct ModeOptions {
   std::optional<float> prefill_ratio;
 };
 
+// The 4-bit activations that go with a weight: nvfp4 and mxfp4 have them, other formats none.
+std::optional<format::ActivationFormat> fp4_activations(const format::WeightFormat& weight);
+
 // An error for a ratio that does not exist, and for one without the mode it belongs to.
 Status check_mode_options(const ModeOptions& options);
 

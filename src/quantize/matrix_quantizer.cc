@@ -55,10 +55,11 @@ Status check_row(const WeightInfo& info, int64_t row, std::span<const float> x) 
   return {};
 }
 
-// Calls use(row, x) for each row of [row, row+count), on all threads, with checked values.
-template <class Use>
+}  // namespace
+
 Status for_each_row(const WeightSource& source, const WeightInfo& info, int64_t row, int64_t count,
-                    ThreadPool& pool, Use&& use) {
+                    ThreadPool& pool,
+                    const std::function<void(int64_t, std::span<const float>)>& use) {
   FirstFailure failure;
   const int64_t batch = std::max<int64_t>(1, kBatchValues / std::max<int64_t>(1, info.cols));
   pool.for_ranges(count, 1, [&](int64_t begin, int64_t end, int) {
@@ -80,8 +81,6 @@ Status for_each_row(const WeightSource& source, const WeightInfo& info, int64_t 
   });
   return failure.status();
 }
-
-}  // namespace
 
 Result<float> matrix_amax(const WeightSource& source, const WeightInfo& info, ThreadPool& pool) {
   std::vector<float> row_amax(static_cast<size_t>(info.rows));

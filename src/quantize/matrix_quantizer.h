@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -15,8 +17,14 @@
 
 namespace sub8::quantize {
 
-// The largest magnitude of a matrix. NaN, infinity and magnitudes of 2^127 or more are refused,
-// naming module, row and column (the first one in row order).
+// Calls use(r, x) for each row + r of [row, row+count), x its exact f32 values, on all threads.
+// Refuses NaN, infinity and magnitudes of 2^127 or more, naming module, row and column (the first
+// one in row order); stops with `cancelled` after an interrupt.
+Status for_each_row(const checkpoint::WeightSource& source, const checkpoint::WeightInfo& info,
+                    int64_t row, int64_t count, ThreadPool& pool,
+                    const std::function<void(int64_t r, std::span<const float> x)>& use);
+
+// The largest magnitude of a matrix. Refuses what for_each_row refuses.
 Result<float> matrix_amax(const checkpoint::WeightSource& source,
                           const checkpoint::WeightInfo& info, ThreadPool& pool);
 
@@ -28,7 +36,7 @@ struct QuantizedRows {
 };
 
 // Rows [row, row+count). `alpha` is nvfp4's tensor scale (0: the tensor is zero). Refuses what
-// matrix_amax refuses; stops with `cancelled` after an interrupt.
+// for_each_row refuses.
 Status quantize_rows(const checkpoint::WeightSource& source, const checkpoint::WeightInfo& info,
                      const format::WeightFormat& format, const RowRules& rules, float alpha,
                      int64_t row, int64_t count, ThreadPool& pool, QuantizedRows& out);

@@ -143,6 +143,50 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
   EXPECT_EQ(run(evaluate + "--weights nvfp4 --mode w4a4").status, 2);
 }
 
+TEST_F(Cli, CalibrationIsStoredBesideTheModel) {
+  ASSERT_EQ(run("quantize '" + model("llama-chat") + "' q --weights nvfp4 --layout sub8").status,
+            0);
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += fmt::format("line {} of a text. ", i);
+  std::ofstream(dir_ / "text.txt") << text;
+  const std::string size = " --samples 4 --length 32";
+  const Outcome made = run("calibrate q --text text.txt --ratios 0.125,0.25,0.5 --original '" +
+                           model("llama-chat") + "'" + size + " --threads 1");
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_SAYS(made.out, "4 samples, 128 tokens");
+  EXPECT_SAYS(made.out, "from the original's weights");
+  const std::string json_text = read_all(dir_ / "q/sub8/residue.json");
+  const std::string tensors = read_all(dir_ / "q/sub8/residue.safetensors");
+  EXPECT_EQ(json::parse(json_text).at("original"), "llama-chat");
+  EXPECT_EQ(run("inspect q").status, 0);
+  // The same again, with other threads; then from the decoded weights.
+  ASSERT_EQ(run("calibrate q --text text.txt --ratios 0.5,0.125,0.25 --original '" +
+                model("llama-chat") + "'" + size + " --threads 3")
+                .status,
+            0);
+  EXPECT_EQ(read_all(dir_ / "q/sub8/residue.json"), json_text);
+  EXPECT_EQ(read_all(dir_ / "q/sub8/residue.safetensors"), tensors);
+  std::ofstream(dir_ / "p.jsonl") << "\"one\"\n{\"text\": \"two\"}\n";
+  const Outcome decoded = run("calibrate q --jsonl p.jsonl");
+  ASSERT_EQ(decoded.status, 0) << decoded.err;
+  EXPECT_SAYS(decoded.out, "no --original");
+
+  // Nothing is touched where something is wrong.
+  const std::string kept = read_all(dir_ / "q/sub8/residue.safetensors");
+  std::ofstream(dir_ / "binary") << "abc\xff\xfe";
+  std::ofstream(dir_ / "empty") << "";
+  for (const char* bad : {"--text empty", "--text binary --length 2", "--jsonl empty",
+                          "--jsonl text.txt", "", "--text text.txt --jsonl p.jsonl",
+                          "--text text.txt --ratios 0.3", "--text text.txt --length 100000"}) {
+    const Outcome outcome = run(std::string("calibrate q ") + bad);
+    EXPECT_NE(outcome.status, 0) << bad;
+    EXPECT_NE(outcome.status, 1) << bad << outcome.err;
+    EXPECT_FALSE(outcome.err.empty()) << bad;
+  }
+  EXPECT_EQ(run("calibrate q --text nowhere.txt").status, 3);
+  EXPECT_EQ(read_all(dir_ / "q/sub8/residue.safetensors"), kept);
+}
+
 TEST_F(Cli, QuantisingIsDeterministicAndAtomic) {
   const std::string base = "quantize '" + model("llama-chat") + "' ";
   ASSERT_EQ(run(base + "a --weights nvfp4 --layout sub8 --threads 1").status, 0);

@@ -1,0 +1,186 @@
+// `sub8 calibrate`: statistics of activations over text, channel masks and K-Ext weights beside a
+// model.
+#include "study/calibrate.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "base/file.h"
+#include "common.h"
+#include "kvcache/page_pool.h"
+#include "quantize/plan.h"
+#include "quantize/row_quantizer.h"
+#include "study/store_calibration.h"
+#include "verbs.h"
+
+namespace sub8::apps {
+namespace {
+
+constexpr int64_t kStepRows = 512;
+
+struct CalibrateArgs {
+  std::string model;
+  std::string text;
+  std::string jsonl;
+  std::string original;
+  std::vector<float> ratios = {0.25f};
+  std::string mx_rule = "even";
+  int64_t samples = 1024;
+  int64_t length = 2048;
+  int64_t seed = 42;
+  int threads = 0;
+};
+
+Result<std::vector<size_t>> ratio_places(const std::vector<float>& ratios) {
+  std::vector<size_t> out;
+  for (const float ratio : ratios) {
+    const auto place = checkpoint::select_ratio_index(ratio);
+    if (!place) {
+      return invalid_argument(
+          fmt::format("--ratios: expected some of 0.125, 0.25, 0.5, got {}", ratio));
+    }
+    out.push_back(*place);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+std::string file_name(const std::string& path) {
+  return std::filesystem::path(path).lexically_normal().filename().string();
+}
+
+Result<std::vector<study::Sample>> read_samples(const CalibrateArgs& args,
+                                                const engine::Bundle& bundle,
+                                                const study::CalibrateOptions& options) {
+  if (args.text.empty() == args.jsonl.empty())
+    return invalid_argument("calibration reads either --text FILE or --jsonl FILE");
+  SUB8_ASSIGN_OR_RETURN(const std::string content,
+                        read_file(args.text.empty() ? args.jsonl : args.text));
+  if (args.text.empty()) return study::jsonl_samples(bundle, content, args.jsonl, options);
+  auto samples = study::text_samples(*bundle.tokenizer, content, options);
+  if (!samples.ok()) return samples.error().within(args.text);
+  return samples;
+}
+
+// Weight-only, with pages for one sample at a time.
+Result<std::unique_ptr<model::Model>> load(const checkpoint::WeightSource& source, int64_t context,
+                                           ThreadPool& pool) {
+  const int64_t limit = source.config().max_positions;
+  if (context > limit) {
+    return invalid_argument(
+        fmt::format("--length {} is beyond the model's {} positions", context, limit));
+  }
+  model::ModelOptions options;
+  SUB8_ASSIGN_OR_RETURN(options.path, selected_cpu_path());
+  options.max_context = context;
+  options.max_rows = std::min(context, kStepRows);
+  options.kv_pages =
+      static_cast<int32_t>((context + kvcache::kPageTokens - 1) / kvcache::kPageTokens);
+  say_decoded_memory(source, false);
+  ProgressBar bar("loading");
+  options.progress = [&](const model::LoadProgress& p) {
+    bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
+  };
+  return model::Model::load(source, options, pool);
+}
+
+Status run_calibrate(const CalibrateArgs& args) {
+  if (!std::filesystem::is_directory(args.model) && std::filesystem::exists(args.model)) {
+    return invalid_argument(
+        fmt::format("'{}' is a single file: nothing can be stored beside it; `sub8 quantize` makes "
+                    "a directory of it",
+                    args.model));
+  }
+  study::StoreOptions store;
+  SUB8_ASSIGN_OR_RETURN(store.ratios, ratio_places(args.ratios));
+  SUB8_ASSIGN_OR_RETURN(store.rules.mx, quantize::parse_mx_rule(args.mx_rule));
+  SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(args.model));
+  std::unique_ptr<checkpoint::WeightSource> original;
+  if (!args.original.empty()) {
+    SUB8_ASSIGN_OR_RETURN(original, checkpoint::open_checkpoint(args.original));
+    store.original = original.get();
+    store.original_name = file_name(args.original);
+  }
+  SUB8_ASSIGN_OR_RETURN(const engine::Bundle bundle, engine::make_bundle(std::move(source)));
+  for (const std::string& warning : bundle.warnings) print_warning(warning);
+  study::CalibrateOptions options{
+      .samples = args.samples, .length = args.length, .seed = static_cast<uint64_t>(args.seed)};
+  SUB8_ASSIGN_OR_RETURN(const auto samples, read_samples(args, bundle, options));
+  store.text_name = file_name(args.text.empty() ? args.jsonl : args.text);
+  size_t longest = 0;
+  for (const study::Sample& sample : samples) longest = std::max(longest, sample.size());
+
+  ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
+  SUB8_ASSIGN_OR_RETURN(const auto model,
+                        load(*bundle.source, static_cast<int64_t>(longest), pool));
+  ProgressBar bar("calibrating");
+  options.progress = [&](int64_t done, int64_t total) {
+    bar.update(static_cast<double>(done), static_cast<double>(total),
+               fmt::format("sample {} of {}", done, total));
+  };
+  SUB8_ASSIGN_OR_RETURN(const study::Calibration calibration,
+                        study::calibrate(*model, samples, options));
+  bar.clear();
+  ProgressBar columns("extending");
+  store.progress = [&](int64_t done, int64_t total, std::string_view module) {
+    columns.update(static_cast<double>(done), static_cast<double>(total), module);
+  };
+  SUB8_ASSIGN_OR_RETURN(
+      const study::StoreReport report,
+      study::store_calibration(args.model, *bundle.source, calibration, options, store, pool));
+  columns.clear();
+  fmt::print("{} samples, {} tokens, {} modules\n", calibration.samples, calibration.tokens,
+             report.modules);
+  if (report.extended == 0) {
+    fmt::print("no extension columns: {}\n",
+               store.ratios.empty() ? "none were asked for" : "no nvfp4 or mxfp4 weights");
+  } else {
+    fmt::print("extension columns for {} modules from {}, {} ({:.1f}% of the weights)\n",
+               report.extended,
+               original ? "the original's weights" : "decoded weights (no --original)",
+               format_bytes(static_cast<double>(report.extension_bytes)),
+               100 * static_cast<double>(report.extension_bytes) /
+                   static_cast<double>(quantize::size_table(*bundle.source).quantized_bytes));
+  }
+  fmt::print("wrote {}\n", (std::filesystem::path(args.model) / "sub8/residue.*").string());
+  return {};
+}
+
+}  // namespace
+
+Verb add_calibrate(CLI::App& app) {
+  auto args = std::make_shared<CalibrateArgs>();
+  app.add_option("MODEL", args->model,
+                 "A Hugging Face directory; sub8/residue.* is written into it")
+      ->required();
+  app.add_option("--text", args->text, "UTF-8 text to calibrate on");
+  app.add_option("--jsonl", args->jsonl,
+                 "Or prompts, one a line: a string, or an object with text, prompt or messages");
+  app.add_option("--samples", args->samples, "Most samples to run")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--length", args->length, "Most tokens of a sample")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option("--seed", args->seed, "Chooses among more samples than that")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))
+      ->capture_default_str();
+  app.add_option("--original", args->original,
+                 "The checkpoint that MODEL was quantised from: extension columns come from its "
+                 "weights [from MODEL's decoded weights]");
+  app.add_option("--ratios", args->ratios,
+                 "Ratios that get extension columns: some of 0.125,0.25,0.5")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--mx-rule", args->mx_rule,
+                 "Shared exponent of MXFP4 extension columns: even, ceil or floor")
+      ->capture_default_str();
+  app.add_option("--threads", args->threads, "CPU threads [all that this process may use]")
+      ->check(CLI::Range(1, 1024));
+  return [args] { return run_calibrate(*args); };
+}
+
+}  // namespace sub8::apps

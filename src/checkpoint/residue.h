@@ -1,0 +1,83 @@
+// What calibration stores beside a model, in its subfolder sub8/: statistics of activations, the
+// channel masks of K-Ext, and the weight columns that K-Ext appends. Byte by byte:
+// docs/formats/residue.md. Other engines ignore the folder; weights and config.json know nothing of
+// it.
+//
+//   sub8/residue.safetensors   tensors
+//   sub8/residue.json          what they are, where they come from; `id` is in both files
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/weight_source.h"
+#include "tensor/stored_matrix.h"
+
+namespace sub8::checkpoint {
+
+// Shares of the channels that K-Ext can compensate; every file has the masks of all of them.
+inline constexpr std::array<float, 3> kSelectRatios = {0.125f, 0.25f, 0.5f};
+// The place of a ratio in kSelectRatios; nothing for others.
+std::optional<size_t> select_ratio_index(float ratio);
+
+struct ResidueModule {
+  std::vector<float> mean_abs;  // [K] mean |x| of the module's input, finite, >= 0
+  float amax = 0;               // the input's largest |x|, finite, >= 0
+  // By place in kSelectRatios.
+  std::array<std::vector<uint8_t>, 3> masks;  // [ceil(K/8)], bit i of byte g: channel 8g + i
+  // [N, per_group * ceil(K/8)] in the format of the module's weight, with that weight's outer
+  // scales; nothing where not stored.
+  std::array<std::optional<StoredMatrix>, 3> extensions;
+};
+
+struct Residue {
+  // Where extension columns were quantised from: the floating-point weights of the checkpoint
+  // `original` (a name, not a path), or, where that is empty, the decoded weights themselves.
+  std::string original;
+  std::string text;  // name of the calibration text
+  int64_t samples = 0;
+  int64_t length = 0;  // most tokens of a sample
+  int64_t tokens = 0;
+  uint64_t seed = 0;
+  std::map<std::string, ResidueModule, std::less<>> modules;
+
+  const ResidueModule* find(std::string_view module) const;
+};
+
+// Fills `masks` of all ratios from mean_abs (format/activation.h: select_mask).
+void select_channels(ResidueModule& module);
+
+bool has_residue(const std::filesystem::path& model_directory);
+
+// Reads and checks both files against each other and against the model. Errors name file, module
+// and tensor: unknown modules, other shapes or formats than the model has, masks that disagree with
+// their ratio, statistics or scales that are NaN, infinite, negative or (scales) zero, tensors too
+// many or too few, files of two different runs. Extension columns stay mapped.
+Result<std::shared_ptr<const Residue>> read_residue(const std::filesystem::path& model_directory,
+                                                    const WeightSource& source);
+
+// The extension columns of one module at kSelectRatios[ratio].
+using ExtensionFn =
+    std::function<Result<StoredMatrix>(const std::string& module, size_t ratio_index)>;
+
+// Which extensions the file gets: module -> places in kSelectRatios.
+using ExtensionPlan = std::map<std::string, std::vector<size_t>, std::less<>>;
+
+// Writes both files; `residue` has masks and no extensions, which `extend` makes one after the
+// other. Each file appears whole or not at all; the old pair stays in place until the new tensors
+// are complete, and a pair that an interruption left half replaced is refused by read_residue.
+Status write_residue(const std::filesystem::path& model_directory, const Residue& residue,
+                     const WeightSource& source, const ExtensionPlan& plan,
+                     const ExtensionFn& extend);
+
+}  // namespace sub8::checkpoint

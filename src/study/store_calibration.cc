@@ -1,0 +1,54 @@
+#include "study/store_calibration.h"
+
+#include "base/check.h"
+#include "base/interrupt.h"
+#include "model/execution_mode.h"
+#include "quantize/extension.h"
+
+namespace sub8::study {
+
+Result<StoreReport> store_calibration(const std::filesystem::path& model_directory,
+                                      const checkpoint::WeightSource& source,
+                                      const Calibration& calibration,
+                                      const CalibrateOptions& calibrated,
+                                      const StoreOptions& options, ThreadPool& pool) {
+  checkpoint::Residue residue;
+  checkpoint::ExtensionPlan plan;
+  StoreReport report;
+  if (options.original != nullptr) residue.original = options.original_name;
+  residue.text = options.text_name;
+  residue.samples = calibration.samples;
+  residue.length = calibrated.length;
+  residue.tokens = calibration.tokens;
+  residue.seed = calibrated.seed;
+  for (const auto& [name, statistics] : calibration.modules) {
+    const checkpoint::WeightInfo* info = source.find(name);
+    SUB8_CHECK(info != nullptr);
+    checkpoint::ResidueModule& module = residue.modules[name];
+    module.mean_abs = statistics.mean_abs;
+    module.amax = statistics.amax;
+    checkpoint::select_channels(module);
+    ++report.modules;
+    if (options.ratios.empty() || !model::fp4_activations(info->format)) continue;
+    plan[name] = options.ratios;
+    ++report.extended;
+  }
+  const int64_t total = report.extended * static_cast<int64_t>(options.ratios.size());
+  int64_t done = 0;
+  const auto extend = [&](const std::string& name, size_t ratio) -> Result<StoredMatrix> {
+    SUB8_RETURN_IF_ERROR(check_interrupt());
+    if (options.progress) options.progress(done++, total, name);
+    SUB8_ASSIGN_OR_RETURN(const StoredMatrix base, source.matrix(name, format::DType::kBF16));
+    SUB8_ASSIGN_OR_RETURN(StoredMatrix columns,
+                          quantize::extension_columns(
+                              base, options.original != nullptr ? *options.original : source, name,
+                              residue.modules.at(name).masks[ratio], options.rules, pool));
+    report.extension_bytes +=
+        static_cast<int64_t>(columns.codes.size() + columns.block_scales.size());
+    return columns;
+  };
+  SUB8_RETURN_IF_ERROR(checkpoint::write_residue(model_directory, residue, source, plan, extend));
+  return report;
+}
+
+}  // namespace sub8::study
