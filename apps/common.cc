@@ -146,9 +146,9 @@ void ModelArgs::add_to(CLI::App& app) {
          "How rows are executed: auto, weight-only, plain, residue, fp8, fp8-residue, paper")
       ->capture_default_str();
   app.add_option("--prefill-ratio", prefill_ratio,
-                 "With --mode residue or paper: share of channels compensated in prompt rows: 0 "
-                 "[default], 1, "
-                 "or 0.125, 0.25, 0.5 with calibrated masks")
+                 "With --mode residue or paper: share of channels compensated in prompt rows: 0, "
+                 "1, or after "
+                 "`sub8 calibrate` 0.125, 0.25, 0.5 [0.25 for calibrated mxfp4, else 0]")
       ->check(CLI::Range(0.0f, 1.0f));
   app.add_option("--kv-cache-dtype", kv_cache_dtype,
                  "KV cache elements: bf16 or f32 [bf16; f32 with --activations f32]");
@@ -227,7 +227,7 @@ Status check_model_args(const ModelArgs& args) {
   const bool weight_only =
       mode == model::ExecutionMode::kAuto || mode == model::ExecutionMode::kWeightOnly;
   if (!weight_only &&
-      model::row_execution(run.mode, *weights, RowClass::kGenerated, 1).weight_only) {
+      model::row_execution(mode, *weights, 0, RowClass::kGenerated, 1).weight_only) {
     return unsupported(
         fmt::format("the mode '{}' needs nvfp4 or mxfp4 weights, got {}", args.mode, args.weights));
   }
@@ -267,6 +267,15 @@ Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& a
   return quantize::quantize_at_load(std::move(source), recipe, pool.size());
 }
 
+Result<std::shared_ptr<const checkpoint::Residue>> open_residue(
+    const ModelArgs& args, const checkpoint::WeightSource& source, model::ExecutionMode mode) {
+  const bool compensates =
+      mode == model::ExecutionMode::kResidue || mode == model::ExecutionMode::kPaper;
+  if (!compensates || !args.weights.empty() || !checkpoint::has_residue(args.model))
+    return std::shared_ptr<const checkpoint::Residue>();
+  return checkpoint::read_residue(args.model, source);
+}
+
 void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
   const int64_t element = exact ? 4 : 2;
   int64_t stored = 0;
@@ -298,6 +307,7 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
   for (const std::string& warning : out.bundle.warnings) print_warning(warning);
   say_decoded_memory(*out.bundle.source, options.activations == ActivationType::kF32);
   if (prepare) SUB8_RETURN_IF_ERROR(prepare(out.bundle, options));
+  SUB8_ASSIGN_OR_RETURN(options.residue, open_residue(args, *out.bundle.source, options.mode.mode));
   ProgressBar bar("loading");
   options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);

@@ -71,6 +71,11 @@ struct ModelArgs {
 Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args,
                                                               ThreadPool& pool);
 
+// The calibration files beside the model, where the mode can use them: residue and paper over
+// weights as stored. Null where there are none.
+Result<std::shared_ptr<const checkpoint::Residue>> open_residue(
+    const ModelArgs& args, const checkpoint::WeightSource& source, model::ExecutionMode mode);
+
 // Says on stderr how much memory the weights of a GGUF will take once they are decoded; nothing
 // where they are held as they are stored. `exact`: decoded to f32, else to bf16.
 void say_decoded_memory(const checkpoint::WeightSource& source, bool exact);

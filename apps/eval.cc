@@ -57,6 +57,7 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   options.activations = run.activations;
   options.kv_type = run.kv_type;
   options.mode = run.mode;
+  SUB8_ASSIGN_OR_RETURN(options.residue, open_residue(args, *out.bundle.source, run.mode.mode));
   options.max_rows = window;
   options.max_logit_rows = std::min(kLogitRows, window - 1);
   options.max_context = window;

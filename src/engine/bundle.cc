@@ -198,6 +198,7 @@ Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptio
   model_options.activations = options.activations;
   model_options.kv_type = options.kv_type;
   model_options.mode = options.mode;
+  model_options.residue = options.residue;
   model_options.max_context = length;
   model_options.max_rows = std::max<int64_t>(options.max_batch_tokens, options.max_sequences);
   model_options.max_logit_rows = std::min(options.max_sequences, kMaxLogitRows);

@@ -173,7 +173,8 @@ class CpuExecutor {
     return count;
   }
   RowExecution execution(const LinearOp& op, RowClass row_class) const {
-    return row_execution(m_.options_.mode, op.weight->format, row_class, m_.last_rows_);
+    return row_execution(m_.options_.mode.mode, op.weight->format, op.prompt.ratio, row_class,
+                         m_.last_rows_);
   }
   void linear(const LinearOp& op, int64_t first, int64_t count, RowClass row_class) {
     const RowExecution how = execution(op, row_class);
@@ -197,12 +198,15 @@ class CpuExecutor {
   }
 
   // W4A4 and W4A8: rows become values q*s (exact in bf16), base and residue rows side by side, so
-  // that weights are read once; the fold applies alpha and the weight's outer scale.
+  // that weights are read once; the fold applies alpha and the weight's outer scale. K-Ext: the
+  // selected residues are rows of the extension's own product, whose raw sums B + R are one rounded
+  // addition, as in M-Ext's fold.
   void quantized_linear(const LinearOp& op, const RowExecution& how, int64_t first, int64_t count,
                         RowClass row_class) {
     const PackedMatrix& w = *op.weight;
+    const bool selective = how.ratio > 0 && how.ratio < 1;
     const auto layout =
-        how.residue ? kernels::QuantizedLayout::kRowPair : kernels::QuantizedLayout::kRows;
+        how.ratio == 1 ? kernels::QuantizedLayout::kRowPair : kernels::QuantizedLayout::kRows;
     kernels::QuantizeActArgs q;
     q.rule.format = how.format;
     if (op.input_scale && how.format == format::ActivationFormat::kNvfp4) {
@@ -214,22 +218,18 @@ class CpuExecutor {
     q.m = count;
     q.k = w.cols;
     q.layout = layout;
-    q.residue = how.residue;
+    q.residue = how.ratio > 0;
     q.out.values = m_.quantized_values_.data();
     q.out.value_stride = w.cols;
+    if (selective) {
+      q.selected = op.prompt.masks;
+      q.second.values = q.out.values + count * w.cols;
+      q.second.value_stride = op.prompt.extension->cols;
+    }
     q.alpha = m_.alphas_.data();
     kernels::quantize_act(q, pool_, m_.quantize_workspace_.span());
-
-    LinearArgs args;
-    args.x = m_.quantized_values_.data();
-    args.x_stride = w.cols;
-    args.m = kernels::quantized_rows(layout, count);
-    args.w = &w;
-    args.y = m_.raw_sums_.data();
-    args.y_stride = w.rows;
-    args.row_class = row_class;
-    args.raw_sums = true;
-    sub8::linear(args, pool_, m_.linear_workspace_.span());
+    raw_product(w, q.out, kernels::quantized_rows(layout, count), false, row_class);
+    if (selective) raw_product(*op.prompt.extension, q.second, count, true, row_class);
 
     kernels::FoldArgs f;
     f.raw = m_.raw_sums_.data();
@@ -244,6 +244,21 @@ class CpuExecutor {
     f.y = f32(op.out) + first * stride(op.out);
     f.y_stride = stride(op.out);
     kernels::fold(f, pool_);
+  }
+
+  void raw_product(const PackedMatrix& w, const kernels::QuantizedRows& x, int64_t count,
+                   bool accumulate, RowClass row_class) {
+    LinearArgs args;
+    args.x = x.values;
+    args.x_stride = x.value_stride;
+    args.m = count;
+    args.w = &w;
+    args.y = m_.raw_sums_.data();
+    args.y_stride = w.rows;
+    args.accumulate = accumulate;
+    args.row_class = row_class;
+    args.raw_sums = true;
+    sub8::linear(args, pool_, m_.linear_workspace_.span());
   }
 
   Model& m_;

@@ -46,35 +46,37 @@ Status check_mode_options(const ModeOptions& options) {
                     execution_mode_name(options.mode)));
   }
   const float ratio = *options.prefill_ratio;
-  if (ratio == 0.0f || ratio == 1.0f) return {};
-  if (ratio == 0.125f || ratio == 0.25f || ratio == 0.5f) {
-    return unsupported(fmt::format(
-        "a prefill ratio of {} needs calibrated channel masks, which this model does not have; "
-        "0 and 1 need none",
-        ratio));
+  for (const float known : {0.0f, 0.125f, 0.25f, 0.5f, 1.0f}) {
+    if (ratio == known) return {};
   }
   return invalid_argument(
       fmt::format("the prefill ratio must be 0, 0.125, 0.25, 0.5 or 1, got {}", ratio));
 }
 
-RowExecution row_execution(const ModeOptions& options, const format::WeightFormat& weight,
-                           RowClass row_class, int64_t step_rows) {
+float layer_prefill_ratio(const ModeOptions& options, const format::WeightFormat& weight,
+                          bool has_quarter) {
+  if (options.mode != ExecutionMode::kResidue && options.mode != ExecutionMode::kPaper) return 0;
+  const auto format = fp4_activations(weight);
+  if (!format) return 0;
+  if (options.prefill_ratio) return *options.prefill_ratio;
+  return *format == format::ActivationFormat::kMxfp4 && has_quarter ? 0.25f : 0.0f;
+}
+
+RowExecution row_execution(ExecutionMode mode, const format::WeightFormat& weight,
+                           float prefill_ratio, RowClass row_class, int64_t step_rows) {
   if (weight.dense) return {};
-  const bool fp8 =
-      options.mode == ExecutionMode::kFp8 || options.mode == ExecutionMode::kFp8Residue;
-  if (fp8) {
+  if (mode == ExecutionMode::kFp8 || mode == ExecutionMode::kFp8Residue) {
     return {.weight_only = false,
             .format = fp8_activations(weight),
-            .residue = options.mode == ExecutionMode::kFp8Residue};
+            .ratio = mode == ExecutionMode::kFp8Residue ? 1.0f : 0.0f};
   }
-  if (options.mode == ExecutionMode::kAuto || options.mode == ExecutionMode::kWeightOnly) return {};
+  if (mode == ExecutionMode::kAuto || mode == ExecutionMode::kWeightOnly) return {};
   const auto format = fp4_activations(weight);
   if (!format) return {};
   RowExecution out{.weight_only = false, .format = *format};
-  const bool full = options.prefill_ratio.value_or(0) == 1.0f;
-  if (options.mode == ExecutionMode::kResidue)
-    out.residue = full || row_class == RowClass::kGenerated;
-  if (options.mode == ExecutionMode::kPaper) out.residue = full || step_rows <= kPaperRows;
+  if (mode == ExecutionMode::kResidue)
+    out.ratio = row_class == RowClass::kGenerated ? 1.0f : prefill_ratio;
+  if (mode == ExecutionMode::kPaper) out.ratio = step_rows <= kPaperRows ? 1.0f : prefill_ratio;
   return out;
 }
 

@@ -45,15 +45,16 @@ constexpr bool batch_invariant(ExecutionMode mode) { return mode != ExecutionMod
 struct RowExecution {
   bool weight_only = true;
   format::ActivationFormat format{};  // else: of the activations
-  bool residue = false;               // with the full residue, by M-Ext
+  // Share of the channels whose residue is added: 1 by M-Ext, less by K-Ext, 0 none.
+  float ratio = 0;
 
   bool operator==(const RowExecution&) const = default;
 };
 
 struct ModeOptions {
   ExecutionMode mode = ExecutionMode::kAuto;
-  // Share of the channels whose residue prompt rows get under kResidue and kPaper: 0 or 1. Nothing:
-  // 0 for layers without calibrated masks.
+  // Share of the channels whose residue prompt rows get under kResidue and kPaper: 0, 1, or with
+  // calibrated masks 0.125, 0.25, 0.5. Nothing: layer_prefill_ratio's defaults.
   std::optional<float> prefill_ratio;
 };
 
@@ -63,9 +64,15 @@ std::optional<format::ActivationFormat> fp4_activations(const format::WeightForm
 // An error for a ratio that does not exist, and for one without the mode it belongs to.
 Status check_mode_options(const ModeOptions& options);
 
-// `step_rows` is what kPaper's rule looks at; the other modes ignore it.
-RowExecution row_execution(const ModeOptions& options, const format::WeightFormat& weight,
-                           RowClass row_class, int64_t step_rows);
+// The ratio of one layer's prompt rows: 0 where the mode has none or the weight is not FP4; what
+// the options say; else 0.25 for mxfp4 with stored columns for it (`has_quarter`), 0 otherwise.
+float layer_prefill_ratio(const ModeOptions& options, const format::WeightFormat& weight,
+                          bool has_quarter);
+
+// `prefill_ratio` is the layer's; `step_rows` is what kPaper's rule looks at, the other modes
+// ignore it.
+RowExecution row_execution(ExecutionMode mode, const format::WeightFormat& weight,
+                           float prefill_ratio, RowClass row_class, int64_t step_rows);
 
 // The most rows of a step that "paper" compensates in full.
 inline constexpr int64_t kPaperRows = 128;

@@ -26,9 +26,9 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
   model->pool_ = &pool;
   const bool exact = options.activations == ActivationType::kF32;
   SUB8_RETURN_IF_ERROR(check_mode_options(options.mode));
-  model->weights_ = std::make_unique<Weights>(source, options.path, pool,
-                                              exact ? format::DType::kF32 : format::DType::kBF16,
-                                              options.progress);
+  model->weights_ = std::make_unique<Weights>(
+      source, options.path, pool, exact ? format::DType::kF32 : format::DType::kBF16,
+      ExecutionOptions{options.mode, options.residue}, options.progress);
   const auto build =
       model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
   SUB8_ASSIGN_OR_RETURN(model->program_, build(model->config_, options, *model->weights_));
@@ -48,7 +48,7 @@ Status Model::check_mode() const {
   }
   const auto& matrices = weights_->matrices();
   const bool any = std::any_of(matrices.begin(), matrices.end(), [&](const PackedMatrix& w) {
-    return !row_execution(options_.mode, w.format, RowClass::kGenerated, 1).weight_only;
+    return !row_execution(mode, w.format, 0, RowClass::kGenerated, 1).weight_only;
   });
   if (any) return {};
   const bool fp8 = mode == ExecutionMode::kFp8 || mode == ExecutionMode::kFp8Residue;
@@ -62,7 +62,8 @@ Status Model::allocate_quantized() {
   int64_t k = 0;
   int64_t n = 0;
   for (const PackedMatrix& w : weights_->matrices()) {
-    if (row_execution(options_.mode, w.format, RowClass::kGenerated, 1).weight_only) continue;
+    if (row_execution(options_.mode.mode, w.format, 0, RowClass::kGenerated, 1).weight_only)
+      continue;
     k = std::max(k, w.cols);
     n = std::max(n, w.rows);
   }
@@ -70,7 +71,9 @@ Status Model::allocate_quantized() {
   const int64_t rows =
       std::min(kQuantizedRows, std::max(options_.max_rows, options_.max_logit_rows));
   const auto sums = checked_mul<int64_t>(2 * rows, n);
-  const auto values = checked_mul<int64_t>(2 * rows, k);
+  // Beside the base either its full residue, or the selected channels: at most half of them,
+  // rounded up to whole groups.
+  const auto values = checked_mul<int64_t>(2 * rows, k + 2 * format::kSelectGroup);
   if (!sums || !values)
     return resource_exhausted("the buffers of quantised activations are too large");
   SUB8_ASSIGN_OR_RETURN(raw_sums_, AlignedBuffer<float>::uninitialized(static_cast<size_t>(*sums)));
@@ -119,10 +122,12 @@ Status Model::allocate() {
                                                pool_->size() * config_.hidden_size)));
   SUB8_RETURN_IF_ERROR(allocate_quantized());
   size_t linear_bytes = 0;
-  for (const PackedMatrix& matrix : weights_->matrices()) {
-    const int64_t most =
-        raw_sums_.empty() ? options_.max_rows : std::max(options_.max_rows, 2 * kQuantizedRows);
-    linear_bytes = std::max(linear_bytes, linear_workspace_bytes(matrix, most, pool_->size()));
+  for (const auto* matrices : {&weights_->matrices(), &weights_->extensions()}) {
+    for (const PackedMatrix& matrix : *matrices) {
+      const int64_t most =
+          raw_sums_.empty() ? options_.max_rows : std::max(options_.max_rows, 2 * kQuantizedRows);
+      linear_bytes = std::max(linear_bytes, linear_workspace_bytes(matrix, most, pool_->size()));
+    }
   }
   SUB8_ASSIGN_OR_RETURN(linear_workspace_, AlignedBuffer<std::byte>::uninitialized(linear_bytes));
   return {};
@@ -135,13 +140,19 @@ int64_t Model::kv_bytes() const {
 }
 
 bool Model::same_order_for_all_rows() const {
-  return std::all_of(
-      weights_->matrices().begin(), weights_->matrices().end(), [&](const PackedMatrix& matrix) {
-        return linear_order_id(matrix, options_.activations, RowClass::kPrompt) ==
-                   linear_order_id(matrix, options_.activations, RowClass::kGenerated) &&
-               row_execution(options_.mode, matrix.format, RowClass::kPrompt, 1) ==
-                   row_execution(options_.mode, matrix.format, RowClass::kGenerated, 1);
-      });
+  const auto alike = [&](const Op& op) {
+    const auto* linear = std::get_if<LinearOp>(&op);
+    if (linear == nullptr) return true;
+    const PackedMatrix& w = *linear->weight;
+    const auto how = [&](RowClass row_class) {
+      return row_execution(options_.mode.mode, w.format, linear->prompt.ratio, row_class, 1);
+    };
+    return linear_order_id(w, options_.activations, RowClass::kPrompt) ==
+               linear_order_id(w, options_.activations, RowClass::kGenerated) &&
+           how(RowClass::kPrompt) == how(RowClass::kGenerated);
+  };
+  return std::all_of(program_.body.begin(), program_.body.end(), alike) &&
+         std::all_of(program_.head.begin(), program_.head.end(), alike);
 }
 
 Status Model::forward(const Batch& batch, Observer* observer) {

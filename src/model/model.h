@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "checkpoint/residue.h"
 #include "checkpoint/weight_source.h"
 #include "kernels/attention/attention.h"
 #include "kernels/kv_write/kv_pages.h"
@@ -30,6 +31,8 @@ struct ModelOptions {
   ActivationType activations = ActivationType::kBF16;
   kernels::KvType kv_type = kernels::KvType::kBF16;
   ModeOptions mode;
+  // Masks and columns of K-Ext; null where the model has none (or the mode needs none).
+  std::shared_ptr<const checkpoint::Residue> residue;
   int64_t max_rows = 512;       // token rows per step
   int64_t max_logit_rows = 16;  // rows per logits() call
   int64_t max_context = 0;      // longest sequence; 0: the model's limit

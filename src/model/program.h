@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -70,6 +71,14 @@ struct HeadNormOp {
   int heads = 0;
 };
 
+// How much of the residue prompt rows get. Between 0 and 1 (K-Ext): the selected channels and the
+// weight columns that go with them.
+struct Compensation {
+  float ratio = 0;
+  std::span<const uint8_t> masks;           // ceil(K/8)
+  const PackedMatrix* extension = nullptr;  // [N, selected channels]
+};
+
 // out = in W^T + bias, or out += that.
 struct LinearOp {
   std::string name;                  // module, or several joined with '+', for reports
@@ -79,6 +88,7 @@ struct LinearOp {
   bool accumulate = false;
   View in, out;
   std::optional<float> input_scale;  // static alpha of the activations, where the export has one
+  Compensation prompt;               // of prompt rows, where the mode has one
 };
 
 // Rotates q and k in place with rope table `table` of the program.

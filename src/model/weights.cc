@@ -14,6 +14,58 @@ void Weights::report(std::string_view module) {
   progress_({module, std::min(done_bytes_, total), total});
 }
 
+// Ratio, masks and columns of modules that are packed as one matrix.
+Result<Compensation> Weights::compensation(const std::vector<std::string>& modules,
+                                           const std::vector<const StoredMatrix*>& parts) {
+  const checkpoint::Residue* residue = execution_.residue.get();
+  const auto stored = [&](const std::string& name, size_t index) {
+    const checkpoint::ResidueModule* module = residue == nullptr ? nullptr : residue->find(name);
+    return module != nullptr && module->extensions[index] ? module : nullptr;
+  };
+  const size_t quarter = *checkpoint::select_ratio_index(0.25f);
+  const bool has_quarter = std::all_of(modules.begin(), modules.end(), [&](const auto& name) {
+    return stored(name, quarter) != nullptr;
+  });
+  Compensation out;
+  out.ratio = layer_prefill_ratio(execution_.mode, parts[0]->format, has_quarter);
+  const auto index = checkpoint::select_ratio_index(out.ratio);
+  if (!index) return out;  // 0 and 1 need nothing
+  std::vector<const StoredMatrix*> columns;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const checkpoint::ResidueModule* module = stored(modules[i], *index);
+    if (module == nullptr) {
+      return unsupported(fmt::format(
+          "a prefill ratio of {0} needs calibrated channel masks and extension columns, which the "
+          "model does not have for {1}; `sub8 calibrate MODEL --ratios {0}` makes them for a "
+          "directory of nvfp4 or mxfp4 weights. The ratios 0 and 1 need none",
+          out.ratio, modules[i]));
+    }
+    const StoredMatrix& extension = *module->extensions[*index];
+    if (extension.outer_scales != parts[i]->outer_scales) {
+      return corrupt_data(
+          fmt::format("sub8/residue.safetensors: the extension of {} was quantised by another "
+                      "tensor scale than "
+                      "its weight; run `sub8 calibrate` again",
+                      modules[i]));
+    }
+    const std::vector<uint8_t>& masks = module->masks[*index];
+    if (i == 0) out.masks = masks;
+    if (!std::equal(masks.begin(), masks.end(), out.masks.begin(), out.masks.end())) {
+      return corrupt_data(fmt::format(
+          "sub8/residue.safetensors: {} and {} read the same input, but select different channels; "
+          "run `sub8 calibrate` again",
+          modules[0], modules[i]));
+    }
+    columns.push_back(&extension);
+  }
+  Result<PackedMatrix> packed = pack_linear(columns, path_, pool_, &arena_);
+  if (!packed.ok()) return packed.error().within("the extension of " + modules[0]);
+  packed_bytes_ += packed->bytes();
+  extensions_.push_back(std::move(packed).value());
+  out.extension = &extensions_.back();
+  return out;
+}
+
 Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
                                                      const std::vector<std::string>& names,
                                                      bool with_bias) {
@@ -52,9 +104,11 @@ Result<std::vector<Weights::Linear>> Weights::linear(std::string_view prefix,
     if (!packed.ok()) return packed.error().within(fused ? joined : modules[i]);
     packed_bytes_ += packed->bytes();
     matrices_.push_back(std::move(packed).value());
-    out.push_back({fused ? joined : modules[i],
-                   fused ? modules : std::vector<std::string>{modules[i]}, &matrices_.back(),
-                   nullptr, input_scales[i]});
+    const std::vector<std::string> names_here =
+        fused ? modules : std::vector<std::string>{modules[i]};
+    SUB8_ASSIGN_OR_RETURN(const Compensation prompt, compensation(names_here, group));
+    out.push_back({fused ? joined : modules[i], names_here, &matrices_.back(), nullptr,
+                   input_scales[i], prompt});
     group.clear();
   }
   for (const std::string& module : modules) {

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,8 +11,11 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "checkpoint/residue.h"
 #include "checkpoint/weight_source.h"
 #include "format/dtype.h"
+#include "model/execution_mode.h"
+#include "model/program.h"
 #include "pack/linear_cpu.h"
 
 namespace sub8::model {
@@ -23,15 +27,22 @@ struct LoadProgress {
 };
 using LoadProgressFn = std::function<void(const LoadProgress&)>;
 
+// What execution needs to know to pack a weight.
+struct ExecutionOptions {
+  ModeOptions mode;
+  std::shared_ptr<const checkpoint::Residue> residue;  // or null
+};
+
 // Reads from a source and keeps what it packed. Pointers it returns stay valid as long as it lives.
 class Weights {
  public:
   Weights(const checkpoint::WeightSource& source, CpuPath path, ThreadPool& pool,
-          format::DType decoded, LoadProgressFn progress)
+          format::DType decoded, ExecutionOptions execution, LoadProgressFn progress)
       : source_(source),
         path_(path),
         pool_(pool),
         decoded_(decoded),
+        execution_(std::move(execution)),
         progress_(std::move(progress)) {}
 
   // One or several modules that share their input, packed as one matrix where their formats and
@@ -43,6 +54,7 @@ class Weights {
     const PackedMatrix* matrix;
     const float* bias;                 // or null
     std::optional<float> input_scale;  // static alpha of the activations; the parts have the same
+    Compensation prompt;
   };
   Result<std::vector<Linear>> linear(std::string_view prefix, const std::vector<std::string>& names,
                                      bool with_bias);
@@ -55,19 +67,25 @@ class Weights {
 
   int64_t packed_bytes() const { return packed_bytes_; }
   const std::deque<PackedMatrix>& matrices() const { return matrices_; }
+  // Columns that K-Ext appends.
+  const std::deque<PackedMatrix>& extensions() const { return extensions_; }
 
  private:
   void report(std::string_view module);
+  Result<Compensation> compensation(const std::vector<std::string>& modules,
+                                    const std::vector<const StoredMatrix*>& parts);
 
   const checkpoint::WeightSource& source_;
   CpuPath path_;
   ThreadPool& pool_;
   format::DType decoded_;  // what GGUF block types become: bf16, or f32 for exact f32 weights
+  ExecutionOptions execution_;
   LoadProgressFn progress_;
   int64_t done_bytes_ = 0;
   int64_t packed_bytes_ = 0;
   Arena arena_;
   std::deque<PackedMatrix> matrices_;
+  std::deque<PackedMatrix> extensions_;
   std::deque<StoredMatrix> tables_;
   std::deque<std::vector<float>> vectors_;
 };

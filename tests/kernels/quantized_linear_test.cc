@@ -60,13 +60,16 @@ Quantized quantize(const kernels::ActivationRule& rule, const std::vector<uint16
   return out;
 }
 
+// Raw sums, added to `onto` where that is not empty.
 std::vector<float> multiply(const PathUnderTest& path, const StoredMatrix& w, const Quantized& x,
-                            RowClass row_class = RowClass::kPrompt) {
+                            RowClass row_class = RowClass::kPrompt,
+                            const std::vector<float>& onto = {}) {
   ThreadPool pool(2);
   const StoredMatrix* parts[] = {&w};
   auto packed = pack_linear(parts, path.path, pool);
   EXPECT_TRUE(packed.ok());
-  std::vector<float> raw(x.rows * w.rows);
+  std::vector<float> raw = onto;
+  raw.resize(x.rows * w.rows);
   auto work =
       AlignedBuffer<std::byte>::uninitialized(linear_workspace_bytes(*packed, x.rows, pool.size()));
   LinearArgs args;
@@ -78,6 +81,7 @@ std::vector<float> multiply(const PathUnderTest& path, const StoredMatrix& w, co
   args.y_stride = w.rows;
   args.row_class = row_class;
   args.raw_sums = true;
+  args.accumulate = !onto.empty();
   (path.emulated ? linear_emulated : linear)(args, pool, work->span());
   return raw;
 }
@@ -249,6 +253,44 @@ TEST(QuantizedLinear, FullKExtIsMExt) {
           EXPECT_FALSE(fault) << c.weights.name() << " " << path.name() << ": " << *fault;
         }
       }
+    }
+  }
+}
+
+// As the CPU runs K-Ext: the extension is a product of its own whose raw sums are added to the
+// base's. With all channels selected this is M-Ext's fold, operation for operation.
+TEST(QuantizedLinear, FullKExtInTwoProductsIsMExtToTheBit) {
+  const int64_t m = 6;
+  const int64_t n = 40;
+  const int64_t k = 64;
+  const std::vector<uint8_t> all(k / 8, 0xff);
+  ThreadPool pool(2);
+  for (const Case& c : cases()) {
+    if (format::activation_element(c.activations) != format::kE2M1) continue;
+    const auto w = random_matrix(c.weights, n, k, 41);
+    const Activations x = random_activations(m, k, 42);
+    const kernels::ActivationRule rule{.format = c.activations};
+    const Quantized pair = quantize(rule, x.bf16, m, k, QuantizedLayout::kRowPair, true);
+    Quantized base{m, k, std::vector<uint16_t>(m * k), std::vector<float>(m)};
+    Quantized second = base;
+    std::vector<std::byte> work(kernels::quantize_act_workspace_bytes(k, pool.size()));
+    kernels::QuantizeActArgs args;
+    args.rule = rule;
+    args.x = x.bf16.data();
+    args.x_stride = args.k = k;
+    args.m = m;
+    args.residue = true;
+    args.selected = all;
+    args.out.values = base.values.data();
+    args.second.values = second.values.data();
+    args.out.value_stride = args.second.value_stride = k;
+    args.alpha = base.alpha.data();
+    kernels::quantize_act(args, pool, work);
+    for (const PathUnderTest& path : paths_under_test()) {
+      const auto raw = multiply(path, w->m, second, RowClass::kPrompt, multiply(path, w->m, base));
+      EXPECT_EQ(folded(raw, base, w->m, QuantizedLayout::kRows, m),
+                folded(multiply(path, w->m, pair), pair, w->m, QuantizedLayout::kRowPair, m))
+          << c.weights.name() << " " << path.name();
     }
   }
 }

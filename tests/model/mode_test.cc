@@ -109,8 +109,8 @@ TEST_P(Modes, PaperCompensatesSmallStepsWhateverTheirRows) {
   EXPECT_EQ(logits_of(*paper.model, ids, 0), logits_of(*full.model, ids, 0));
   EXPECT_FALSE(batch_invariant(ExecutionMode::kPaper));
   const format::WeightFormat w = format::nvfp4_format();
-  EXPECT_TRUE(row_execution({ExecutionMode::kPaper, {}}, w, RowClass::kPrompt, 128).residue);
-  EXPECT_FALSE(row_execution({ExecutionMode::kPaper, {}}, w, RowClass::kGenerated, 129).residue);
+  EXPECT_EQ(row_execution(ExecutionMode::kPaper, w, 0.25f, RowClass::kPrompt, 128).ratio, 1.0f);
+  EXPECT_EQ(row_execution(ExecutionMode::kPaper, w, 0.25f, RowClass::kGenerated, 129).ratio, 0.25f);
 }
 
 INSTANTIATE_TEST_SUITE_P(
