@@ -236,14 +236,9 @@ Status check_model_args(const ModelArgs& args) {
 
 Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args,
                                                               ThreadPool& pool) {
+  SUB8_RETURN_IF_ERROR(check_model_args(args));
   SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(args.model));
-  if (args.weights.empty()) {
-    if (!args.lm_head.empty())
-      return invalid_argument("--lm-head quantises while loading, so it needs --weights too");
-    if (args.four_over_six)
-      return invalid_argument("--four-over-six needs --weights nvfp4: nothing is quantised here");
-    return source;
-  }
+  if (args.weights.empty()) return source;
   if (args.weights.starts_with("int")) {
     SUB8_ASSIGN_OR_RETURN(quantize::FakeInt rule, quantize::parse_fake_int(args.weights));
     if (!args.lm_head.empty() && args.lm_head != args.weights) {

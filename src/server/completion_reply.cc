@@ -84,14 +84,7 @@ class CompletionReply final : public Reply {
   }
 
   void finish(std::string* sse) override {
-    if (request_.fields.include_usage) {
-      json::object last = envelope();
-      last["choices"] = json::array();
-      last["usage"] = totals_.usage();
-      last["timings"] = totals_.timings();
-      append_event(last, sse);
-    }
-    append_done(sse);
+    append_end(envelope(), request_.fields.include_usage, totals_, sse);
   }
 
   json::object body() override {

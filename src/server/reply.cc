@@ -59,6 +59,17 @@ json::object ReplyTotals::timings() const {
   return out;
 }
 
+void append_end(json::object envelope, bool include_usage, const ReplyTotals& totals,
+                std::string* sse) {
+  if (include_usage) {
+    envelope["choices"] = json::array();
+    envelope["usage"] = totals.usage();
+    envelope["timings"] = totals.timings();
+    append_event(envelope, sse);
+  }
+  append_done(sse);
+}
+
 double json_logprob(float logprob) {
   // NaN too: it compares false.
   return logprob >= kLogprobFloor ? static_cast<double>(logprob) : kLogprobFloor;

@@ -60,6 +60,11 @@ class ReplyTotals {
   std::vector<uint64_t> seeds_;
 };
 
+// The end of a stream: the usage chunk where it was asked for (`envelope` is a chunk without
+// choices), then [DONE].
+void append_end(boost::json::object envelope, bool include_usage, const ReplyTotals& totals,
+                std::string* sse);
+
 // JSON has no -infinity: log-probabilities are not written below this (vLLM's number).
 inline constexpr double kLogprobFloor = -9999.0;
 double json_logprob(float logprob);
