@@ -1,4 +1,4 @@
-// `sub8 bench`: how fast kernels and whole models are on this machine.
+// `sub8 bench`: how fast kernels, whole models and servers are.
 #include "bench.h"
 
 #include <algorithm>
@@ -248,9 +248,12 @@ Verb add_bench(CLI::App& app) {
                      "Write the figures here; - for standard output");
   CLI::App* engine = nullptr;
   const Verb engine_verb = add_bench_engine(app, &engine);
-  return [model, model_args, linear_args, engine, engine_verb]() -> Status {
+  CLI::App* serve = nullptr;
+  const Verb serve_verb = add_bench_serve(app, &serve);
+  return [model, model_args, linear_args, engine, engine_verb, serve, serve_verb]() -> Status {
     if (model->parsed()) return bench_model(*model_args);
     if (engine->parsed()) return engine_verb();
+    if (serve->parsed()) return serve_verb();
     return bench_linear_layers(*linear_args);
   };
 }

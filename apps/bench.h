@@ -31,5 +31,7 @@ std::vector<int32_t> bench_prompt(int64_t tokens, uint64_t round, int64_t vocab_
 
 // `sub8 bench engine`: bench_engine.cc. Runs if *parsed is true.
 Verb add_bench_engine(CLI::App& bench, CLI::App** sub_command);
+// `sub8 bench serve`: bench_serve.cc. Likewise.
+Verb add_bench_serve(CLI::App& bench, CLI::App** sub_command);
 
 }  // namespace sub8::apps

@@ -22,6 +22,7 @@ LAYERS = {
     "engine": ["base", "tensor", "checkpoint", "kernels", "model", "kvcache", "text"],
     "study": ["base", "format", "tensor", "checkpoint", "quantize", "kernels", "model", "kvcache", "engine", "text"],
     "server": ["base", "engine", "text"],
+    "load": ["base"],
     "api": ["base", "format", "tensor", "checkpoint", "quantize", "arch", "pack", "kernels", "model", "kvcache", "text",
             "engine", "study"],
 }
