@@ -60,8 +60,7 @@ struct ServeBenchArgs {
 
 Result<load::Target> make_target(const ServeBenchArgs& args) {
   SUB8_ASSIGN_OR_RETURN(load::Target target, load::parse_target(args.url));
-  target.endpoint =
-      args.endpoint == "chat" ? load::Endpoint::kChat : load::Endpoint::kCompletions;
+  target.endpoint = args.endpoint == "chat" ? load::Endpoint::kChat : load::Endpoint::kCompletions;
   target.timeout_seconds = args.timeout_seconds;
   target.api_key = args.api_key;
   if (const char* key = std::getenv("SUB8_API_KEY"); target.api_key.empty() && key != nullptr)
@@ -133,16 +132,16 @@ void print_report(const load::Report& r, const load::Workload& w, const load::Ta
     print_row("E2E", r.total);
   }
   if (r.wait_seconds > 0.001 * static_cast<double>(r.requests)) {
-    fmt::print("the limit held requests back for {:.2f} s each, which is in none of these figures\n",
-               r.wait_seconds / static_cast<double>(r.requests));
+    fmt::print(
+        "the limit held requests back for {:.2f} s each, which is in none of these figures\n",
+        r.wait_seconds / static_cast<double>(r.requests));
   }
   if (r.wrong_length > 0)
     fmt::print("{} answers had another length than was asked for\n", r.wrong_length);
   if (r.uncounted > 0)
     fmt::print("{} answers came without a usage: their events were counted\n", r.uncounted);
   for (const auto& [name, group] : r.failures) {
-    fmt::print("{} failed ({}), the first with: {}\n", group.count, name,
-               printable(group.example));
+    fmt::print("{} failed ({}), the first with: {}\n", group.count, name, printable(group.example));
   }
 }
 
@@ -160,8 +159,7 @@ std::string render_plot(const load::RunResult& run, const std::string& title) {
     for (size_t i = 0; i <= kPoints && !values.empty(); ++i) {
       const size_t at = i * (values.size() - 1) / kPoints;
       series.points.emplace_back(
-          1e3 * values[at],
-          100 * static_cast<double>(at + 1) / static_cast<double>(values.size()));
+          1e3 * values[at], 100 * static_cast<double>(at + 1) / static_cast<double>(values.size()));
     }
     plot.series.push_back(std::move(series));
   };
@@ -189,20 +187,17 @@ Status bench_serve(const ServeBenchArgs& args) {
     SUB8_ASSIGN_OR_RETURN(target.model, load::discover_model(target));
   }
   ProgressBar bar("load");
-  SUB8_ASSIGN_OR_RETURN(
-      const load::RunResult run, load::run_load(target, workload, [&](int64_t done, int64_t total) {
-        bar.update(static_cast<double>(done), static_cast<double>(total),
-                   fmt::format("{} of {} requests", done, total));
-      }));
+  SUB8_ASSIGN_OR_RETURN(const load::RunResult run,
+                        load::run_load(target, workload, [&](int64_t done, int64_t total) {
+                          bar.update(static_cast<double>(done), static_cast<double>(total),
+                                     fmt::format("{} of {} requests", done, total));
+                        }));
   bar.clear();
   const load::Report report = load::summarize(run, workload);
   if (args.json_path != "-") print_report(report, workload, target);
-  json::object out{{"schema_version", 1},
-                   {"url", args.url},
-                   {"endpoint", args.endpoint},
-                   {"model", target.model},
-                   {"preset", args.preset},
-                   {"workload", workload_json(workload)}};
+  json::object out{{"schema_version", 1},       {"url", args.url},
+                   {"endpoint", args.endpoint}, {"model", target.model},
+                   {"preset", args.preset},     {"workload", workload_json(workload)}};
   for (auto& [key, value] : load::to_json(report)) out.emplace(key, std::move(value));
   SUB8_RETURN_IF_ERROR(write_report(args.json_path, out));
   if (!args.plot_path.empty()) {
@@ -220,7 +215,8 @@ void add_workload_options(CLI::App& app, const std::shared_ptr<ServeBenchArgs>& 
   // An option of the workload; `check` may be null.
   const auto field = [&](const char* name, auto load::Workload::*member, const char* help,
                          const CLI::Validator& check) {
-    CLI::Option* option = app.add_option(name, w.*member, help)->check(check)->capture_default_str();
+    CLI::Option* option =
+        app.add_option(name, w.*member, help)->check(check)->capture_default_str();
     args->fields.emplace_back(option, [raw = args.get(), member](load::Workload& out) {
       out.*member = raw->workload.*member;
     });
@@ -237,8 +233,8 @@ void add_workload_options(CLI::App& app, const std::shared_ptr<ServeBenchArgs>& 
         CLI::Range(int64_t{0}, int64_t{1} << 16));
   field("--input-tokens", &load::Workload::input_tokens, "Length of each prompt", counts);
   field("--output-tokens", &load::Workload::output_tokens, "Length of each answer", counts);
-  field("--prefix-tokens", &load::Workload::prefix_tokens, "Of the prompt: the same in all requests",
-        CLI::Range(int64_t{0}, int64_t{1} << 20));
+  field("--prefix-tokens", &load::Workload::prefix_tokens,
+        "Of the prompt: the same in all requests", CLI::Range(int64_t{0}, int64_t{1} << 20));
   field("--first-id", &load::Workload::first_id, "Prompts hold token ids from this one ...",
         CLI::Range(0, 1 << 30));
   field("--last-id", &load::Workload::last_id, "... to this one", CLI::Range(0, 1 << 30));

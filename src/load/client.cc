@@ -159,7 +159,7 @@ struct Link {
 
   asio::awaitable<error_code> open(const Target& target) {
     error_code error;
-      stream.expires_after(std::chrono::milliseconds(
+    stream.expires_after(std::chrono::milliseconds(
         static_cast<int64_t>(std::max(1.0, target.timeout_seconds * 1000))));
     tcp::resolver resolver(stream.get_executor());
     const auto found =
@@ -194,8 +194,7 @@ asio::awaitable<error_code> exchange_head(Link& link, http::request<http::string
 asio::awaitable<error_code> read_rest(Link& link, ReplyParser& parser, size_t limit) {
   error_code error;
   while (!parser.is_done() && parser.get().body().size() < limit) {
-    co_await http::async_read_some(link.stream, link.buffer, parser,
-                                   into(error));
+    co_await http::async_read_some(link.stream, link.buffer, parser, into(error));
     if (error) co_return error;
   }
   co_return error_code();
@@ -212,8 +211,7 @@ asio::awaitable<void> read_answer(Link& link, ReplyParser& parser, Sample& sampl
     }
     if (answer.done() || parser.is_done()) break;
     error_code error;
-    co_await http::async_read_some(link.stream, link.buffer, parser,
-                                   into(error));
+    co_await http::async_read_some(link.stream, link.buffer, parser, into(error));
     if (error) {
       sample.failure = failure_of(error, Failure::kBrokenStream);
       sample.message = "while reading the stream: " + error.message();
@@ -246,9 +244,9 @@ asio::awaitable<Sample> ask(const Target& target, const std::string& body) {
          fmt::format("connecting to {}: {}", target.authority(), error.message()));
     co_return sample;
   }
-  auto request = make_request(target, http::verb::post,
-                              target.endpoint == Endpoint::kChat ? "/v1/chat/completions"
-                                                                 : "/v1/completions");
+  auto request =
+      make_request(target, http::verb::post,
+                   target.endpoint == Endpoint::kChat ? "/v1/chat/completions" : "/v1/completions");
   request.set(http::field::content_type, "application/json");
   request.body() = body;
   request.prepare_payload();

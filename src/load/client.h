@@ -12,8 +12,8 @@
 
 namespace sub8::load {
 
-// Sends `body` to the target's endpoint on a connection of its own and reads the event stream. Never
-// throws for what a server or a network does: the sample says it.
+// Sends `body` to the target's endpoint on a connection of its own and reads the event stream.
+// Never throws for what a server or a network does: the sample says it.
 boost::asio::awaitable<Sample> ask(const Target& target, const std::string& body);
 
 // The body of a GET that answers 200, or why there is none.

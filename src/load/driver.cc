@@ -69,8 +69,9 @@ class Phase {
     asio::steady_timer arrival(io_);
     start_ = Clock::now();
     for (int64_t i = 0; i < count_; ++i) {
-      const auto due = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-                                    arrivals[static_cast<size_t>(i)]));
+      const auto due =
+          start_ + std::chrono::duration_cast<Clock::duration>(
+                       std::chrono::duration<double>(arrivals[static_cast<size_t>(i)]));
       if (due > Clock::now()) {
         arrival.expires_at(due);
         co_await wait(arrival);
@@ -136,8 +137,8 @@ class Phase {
 
 Result<WordRate> measure_words(asio::io_context& io, const Target& target,
                                const Workload& workload) {
-  constexpr int64_t kShort = 8;
-  constexpr int64_t kLong = 40;
+  constexpr int64_t kShort = 2;
+  constexpr int64_t kLong = 12;
   int64_t tokens[2] = {0, 0};
   for (int i = 0; i < 2; ++i) {
     const std::string body = probe_body(workload, target, i == 0 ? kShort : kLong);

@@ -1,4 +1,5 @@
-// Server-sent events out of bytes as they arrive (WHATWG HTML, 9.2; only `data` fields matter here).
+// Server-sent events out of bytes as they arrive (WHATWG HTML, 9.2; only `data` fields matter
+// here).
 #pragma once
 
 #include <cstddef>

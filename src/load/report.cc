@@ -67,8 +67,7 @@ Report summarize(const RunResult& run, const Workload& workload) {
     ++out.completed;
     if (sample.output_tokens != workload.output_tokens) ++out.wrong_length;
     if (!sample.counted_by_server) ++out.uncounted;
-    out.prompt_tokens +=
-        sample.prompt_tokens >= 0 ? sample.prompt_tokens : workload.input_tokens;
+    out.prompt_tokens += sample.prompt_tokens >= 0 ? sample.prompt_tokens : workload.input_tokens;
     out.output_tokens += sample.output_tokens;
     first.push_back(sample.first_token_seconds);
     total.push_back(sample.seconds);

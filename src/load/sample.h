@@ -35,9 +35,9 @@ struct Sample {
   bool ok() const { return failure == Failure::kNone; }
   // TPOT: seconds per token after the first. 0 for less than two tokens.
   double token_seconds() const {
-    return output_tokens > 1 ? (seconds - first_token_seconds) /
-                                   static_cast<double>(output_tokens - 1)
-                             : 0;
+    return output_tokens > 1
+               ? (seconds - first_token_seconds) / static_cast<double>(output_tokens - 1)
+               : 0;
   }
 };
 

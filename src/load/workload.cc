@@ -33,11 +33,11 @@ class Random {
 
 // One token each in most vocabularies, with the space in front.
 constexpr std::array<std::string_view, 48> kWords = {
-    "time", "year",  "people", "way",   "day",   "man",   "thing", "world", "life",  "hand",
-    "part", "child", "eye",    "woman", "place", "work",  "week",  "case",  "point", "company",
-    "good", "new",   "first",  "last",  "long",  "great", "little", "own",  "other", "old",
-    "right", "big",  "high",   "small", "large", "next",  "early", "young", "few",   "public",
-    "water", "house", "road",  "door",  "line",  "night", "name",  "city"};
+    "time",  "year",  "people", "way",   "day",   "man",   "thing",  "world", "life",  "hand",
+    "part",  "child", "eye",    "woman", "place", "work",  "week",   "case",  "point", "company",
+    "good",  "new",   "first",  "last",  "long",  "great", "little", "own",   "other", "old",
+    "right", "big",   "high",   "small", "large", "next",  "early",  "young", "few",   "public",
+    "water", "house", "road",   "door",  "line",  "night", "name",   "city"};
 
 constexpr uint64_t kPrefixStream = 0x7072656669780000u;
 constexpr uint64_t kPromptStream = 0x70726F6D70740000u;
@@ -58,8 +58,7 @@ void set_limit(json::object& body, const Target& target, int64_t tokens) {
 
 void set_prompt(json::object& body, const Target& target, std::string text) {
   if (target.endpoint == Endpoint::kChat) {
-    body["messages"] =
-        json::array{json::object{{"role", "user"}, {"content", std::move(text)}}};
+    body["messages"] = json::array{json::object{{"role", "user"}, {"content", std::move(text)}}};
   } else {
     body["prompt"] = std::move(text);
   }
@@ -75,7 +74,8 @@ Status check_workload(const Workload& w, const Target& target) {
   if (w.kind == PromptKind::kIds && target.endpoint == Endpoint::kChat)
     return invalid_argument("chat takes no token ids: use --prompts text with --endpoint chat");
   if (w.kind == PromptKind::kIds && w.first_id > w.last_id) {
-    return invalid_argument(fmt::format("--first-id {} is above --last-id {}", w.first_id, w.last_id));
+    return invalid_argument(
+        fmt::format("--first-id {} is above --last-id {}", w.first_id, w.last_id));
   }
   if (w.rate == 0 && w.concurrency == 0)
     return invalid_argument("one of --rate and --concurrency must be above 0");

@@ -18,8 +18,8 @@ enum class PromptKind : uint8_t {
 
 struct Workload {
   int64_t requests = 100;
-  int64_t warmup = 0;      // sent before, in the same manner, and not counted
-  double rate = 0;         // mean arrivals per second (Poisson); 0: as fast as `concurrency` allows
+  int64_t warmup = 0;  // sent before, in the same manner, and not counted
+  double rate = 0;     // mean arrivals per second (Poisson); 0: as fast as `concurrency` allows
   int64_t concurrency = 0;  // requests under way at most; 0: no limit
   int64_t input_tokens = 512;
   int64_t output_tokens = 128;
