@@ -216,6 +216,7 @@ Status serve(ServeArgs args) {
   SUB8_ASSIGN_OR_RETURN(engine::RunOptions options, args.model.run_options());
   options.max_sequences = args.max_sequences;
   options.max_batch_tokens = args.max_batch_tokens;
+  options.mixed_modes = true;
   options.kv_memory_bytes = static_cast<int64_t>(args.kv_memory);
   options.prefix_cache = !args.no_prefix_cache;
   options.reuse_generated = args.reuse_generated;

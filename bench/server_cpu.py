@@ -3,7 +3,8 @@
 usage: server_cpu.py --sub8 BIN --model DEMO.gguf [--llama DIR_WITH_llama-server_AND_llama-quantize] [--weights e3m2]
                      [--peer-type Q8_0] [--streams 1,8,32] [--rounds N] [--threads N] [--out STEM] [--serve-options "..."]
 
-All start their streams at once with prompts and answers of fixed lengths and stop when the last answer is complete. Both servers
+All start their streams at once with prompts and answers of fixed lengths and stop when the last answer is complete, after one such
+round that is not counted. Both servers
 run all the time and idle when it is not their turn; rounds alternate between the programs, and medians of the rounds' ratios are
 reported beside medians of the rates. Both quantise the same GGUF first, head included. The load is `sub8 bench serve` for both.
 --out writes STEM.json and STEM.md.
@@ -60,7 +61,7 @@ class Process:
 
 
 def load(args, url, streams, prompt=PROMPT, answer=ANSWER, requests=None, extra=()):
-    command = [args.sub8, "bench", "serve", "--url", url, "--requests", str(requests or streams), "--concurrency", str(streams),
+    command = [args.sub8, "bench", "serve", "--url", url, "--requests", str(requests or streams), "--concurrency", str(streams), "--warmup", str(streams),
                "--input-tokens", str(prompt), "--output-tokens", str(answer), "--seed", str(args.next_seed), "--json", "-", *extra]
     args.next_seed += 1
     report = json.loads(run(command))
@@ -77,7 +78,7 @@ def in_process(args, model, streams):
 
 def first_token(args, url, prefix):
     """Seconds to the first token of prompts that share `prefix` tokens, which the cache holds by then."""
-    extra = ["--prefix-tokens", str(prefix), "--warmup", "1"]
+    extra = ["--prefix-tokens", str(prefix)]
     return load(args, url, 1, PREFIX + 16, 1, 5, extra)["ttft_s"]["p50"]
 
 
@@ -95,7 +96,8 @@ def measure(args, model, ours, peer):
                 before = server.cpu_seconds()
                 report = load(args, server.url, streams)
                 row[turn] = report["output_tokens_per_s"]
-                row[turn + "_cpu_ms_per_token"] = 1e3 * (server.cpu_seconds() - before) / report["output_tokens"]
+                tokens = 2 * report["output_tokens"]  # with the warm-up
+                row[turn + "_cpu_ms_per_token"] = 1e3 * (server.cpu_seconds() - before) / tokens
                 for name in ("ttft_s", "itl_s"):
                     row[f"{turn}_{name}"] = {k: report[name][k] for k in ("p50", "p99")}
             rounds.append(row)

@@ -198,6 +198,7 @@ Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptio
   model_options.activations = options.activations;
   model_options.kv_type = options.kv_type;
   model_options.mode = options.mode;
+  model_options.mixed_modes = options.mixed_modes;
   model_options.residue = options.residue;
   model_options.max_context = length;
   model_options.max_rows = std::max<int64_t>(options.max_batch_tokens, options.max_sequences);

@@ -101,8 +101,15 @@ Status check_request(const Request& request, const EngineInfo& info) {
 struct Engine::RequestState {
   Request request;
   RequestSummary summary;
+  model::ExecutionMode mode{};  // in force, not kAuto
   std::vector<std::unique_ptr<Choice>> choices;
   int open = 0;  // choices that are not over
+};
+
+struct Engine::OrderedPart {
+  const StepPart* part;
+  RequestState* request;
+  model::RowGroup group;
 };
 
 struct Engine::Wanted {
@@ -166,6 +173,7 @@ void Engine::enqueue(RequestId id, Request request) {
   state->summary.seed = *r.sampling.seed;
   state->summary.arrival = now();
   const model::ExecutionMode mode = r.mode == model::ExecutionMode::kAuto ? info_.mode : r.mode;
+  state->mode = mode;
   kvcache::RowKeys keys;
   keys.prompt = runner_->row_key(mode, RowClass::kPrompt);
   keys.generated =
@@ -190,16 +198,33 @@ void Engine::enqueue(RequestId id, Request request) {
   update_gauges();
 }
 
-// The batch of a plan, and which of its rows' logits are wanted for what.
+// The batch of a plan, rows of one mode together, and which of its rows' logits are wanted for
+// what.
 void Engine::assemble(const StepPlan& plan) {
   tokens_.clear();
   positions_.clear();
   slots_.clear();
   attention_.clear();
   wanted_.clear();
+  groups_.clear();
+  ordered_parts_.clear();
   for (const StepPart& part : plan.parts) {
+    RequestState& request = *requests_.at(static_cast<Choice&>(*part.sequence).id());
+    ordered_parts_.push_back({&part, &request, {request.mode, part.row_class, part.count}});
+  }
+  // Within a mode the plan's order: prompt rows first.
+  std::stable_sort(ordered_parts_.begin(), ordered_parts_.end(),
+                   [](const OrderedPart& a, const OrderedPart& b) { return a.group.mode < b.group.mode; });
+  for (const auto& [planned, owner, group] : ordered_parts_) {
+    const StepPart& part = *planned;
+    RequestState& request = *owner;
     auto& choice = static_cast<Choice&>(*part.sequence);
-    RequestState& request = *requests_.at(choice.id());
+    if (!groups_.empty() && groups_.back().mode == group.mode &&
+        groups_.back().row_class == group.row_class) {
+      groups_.back().rows += group.rows;
+    } else {
+      groups_.push_back(group);
+    }
     const bool scores = request.request.prompt_logprobs >= 0 && choice.index() == 0;
     for (int64_t i = part.first; i < part.first + part.count; ++i) {
       Wanted wanted{&choice, &request, static_cast<int32_t>(tokens_.size())};
@@ -233,7 +258,11 @@ Status Engine::step(std::vector<TokenEvent>& events) {
   }
   assemble(plan);
   const TimePoint assembled = now();
-  if (Status status = runner_->forward({tokens_, positions_, slots_, attention_, plan.prompt_rows});
+  if (Status status = runner_->forward({.tokens = tokens_,
+                                          .positions = positions_,
+                                          .slots = slots_,
+                                          .attention = attention_,
+                                          .groups = groups_});
       !status.ok()) {
     scheduler_.abandon();
     return status;

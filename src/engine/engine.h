@@ -99,7 +99,8 @@ class Engine {
 
  private:
   struct RequestState;
-  struct Wanted;  // a row whose logits are wanted
+  struct Wanted;       // a row whose logits are wanted
+  struct OrderedPart;  // a part of the plan, where it goes in the batch
 
   TimePoint now() const;
   void assemble(const StepPlan& plan);
@@ -125,6 +126,8 @@ class Engine {
   std::vector<int64_t> slots_;
   std::vector<kernels::AttentionRow> attention_;
   std::vector<Wanted> wanted_;
+  std::vector<OrderedPart> ordered_parts_;
+  std::vector<model::RowGroup> groups_;
   std::vector<TokenEvent> step_events_;
   std::vector<SamplerScratch> scratch_;  // per thread
 };

@@ -18,13 +18,14 @@ class ModelRunner final : public Runner {
     info_.weight_bytes = model_->weight_bytes();
     info_.kv_type = kernels::kv_type_name(options.kv_type);
     info_.path = options.path;
-    info_.modes = {model::ExecutionMode::kWeightOnly};
-    one_order_ = model_->same_order_for_all_rows();
+    info_.mode = model_->mode();
+    info_.modes.assign(model_->row_modes().begin(), model_->row_modes().end());
   }
 
   const RunnerInfo& info() const override { return info_; }
   uint64_t row_key(model::ExecutionMode mode, RowClass row_class) const override {
-    const bool generated = row_class == RowClass::kGenerated && !one_order_;
+    const bool generated =
+        row_class == RowClass::kGenerated && !model_->same_order_for_all_rows(mode);
     return 2 * static_cast<uint64_t>(mode) + (generated ? 1 : 0) + 1;
   }
   Status forward(const model::Batch& batch) override { return model_->forward(batch); }
@@ -36,7 +37,6 @@ class ModelRunner final : public Runner {
  private:
   std::unique_ptr<model::Model> model_;
   RunnerInfo info_;
-  bool one_order_;
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Runs a program's operations on the CPU, in order, each over all rows of the step.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/attention/attention.h"
@@ -54,20 +56,24 @@ class CpuExecutor {
       observer_->linear_input(op, reinterpret_cast<const uint16_t*>(base(op.in)), stride(op.in),
                               all);
     }
-    // Logit rows follow the class of the row they come from; both classes are one call where the
-    // order is the same.
-    const int64_t prompt =
-        plan(op.in).logit_rows ? prompt_logit_rows() : std::min(m_.last_prompt_rows_, all);
-    const ActivationType type = m_.options_.activations;
-    const bool one_kind = linear_order_id(*op.weight, type, RowClass::kPrompt) ==
-                              linear_order_id(*op.weight, type, RowClass::kGenerated) &&
-                          execution(op, RowClass::kPrompt) == execution(op, RowClass::kGenerated);
-    if (one_kind || prompt == 0 || prompt == all) {
-      linear(op, 0, all, prompt == 0 ? RowClass::kGenerated : RowClass::kPrompt);
-    } else {
-      linear(op, 0, prompt, RowClass::kPrompt);
-      linear(op, prompt, all - prompt, RowClass::kGenerated);
+    // Neighbouring groups are one call where mode and class make no difference to this layer.
+    const bool logits = plan(op.in).logit_rows;
+    int64_t first = 0;  // of the call
+    int64_t count = 0;
+    int64_t end = 0;  // of the group, in rows of the step
+    const RowGroup* kind = nullptr;
+    for (const RowGroup& group : m_.groups_) {
+      end += group.rows;
+      const int64_t rows = logits ? logit_rows_before(end) - first - count : group.rows;
+      if (rows == 0) continue;
+      if (kind != nullptr && !alike(op, *kind, group)) {
+        linear(op, first, count, *kind);
+        first += std::exchange(count, 0);
+      }
+      if (count == 0) kind = &group;
+      count += rows;
     }
+    if (count > 0) linear(op, first, count, *kind);
     return {};
   }
   Status operator()(const RopeOp& op) {
@@ -164,20 +170,23 @@ class CpuExecutor {
     return {{m_.options_.kv_type, static_cast<int>(m_.config_.kv_heads), head_dim()},
             m_.kv_[static_cast<size_t>(layer)].data()};
   }
-  // Wanted rows are in ascending order, so those of prompts come first.
-  int64_t prompt_logit_rows() const {
-    int64_t count = 0;
-    while (count < static_cast<int64_t>(logit_rows_.size()) &&
-           logit_rows_[static_cast<size_t>(count)] < m_.last_prompt_rows_)
-      ++count;
-    return count;
+  // Of the wanted rows, which are in ascending order, those before `row` of the step.
+  int64_t logit_rows_before(int64_t row) const {
+    return std::lower_bound(logit_rows_.begin(), logit_rows_.end(), row) - logit_rows_.begin();
   }
-  RowExecution execution(const LinearOp& op, RowClass row_class) const {
-    return row_execution(m_.options_.mode.mode, op.weight->format, op.prompt.ratio, row_class,
+  RowExecution execution(const LinearOp& op, const RowGroup& group) const {
+    return row_execution(group.mode, op.weight->format, op.prompt.ratio, group.row_class,
                          m_.last_rows_);
   }
-  void linear(const LinearOp& op, int64_t first, int64_t count, RowClass row_class) {
-    const RowExecution how = execution(op, row_class);
+  bool alike(const LinearOp& op, const RowGroup& a, const RowGroup& b) const {
+    const ActivationType type = m_.options_.activations;
+    return linear_order_id(*op.weight, type, a.row_class) ==
+               linear_order_id(*op.weight, type, b.row_class) &&
+           execution(op, a) == execution(op, b);
+  }
+  void linear(const LinearOp& op, int64_t first, int64_t count, const RowGroup& group) {
+    const RowClass row_class = group.row_class;
+    const RowExecution how = execution(op, group);
     if (!how.weight_only) {
       for (int64_t done = 0; done < count; done += kQuantizedRows)
         quantized_linear(op, how, first + done, std::min(count - done, kQuantizedRows), row_class);

@@ -30,6 +30,13 @@ std::string_view execution_mode_name(ExecutionMode mode) {
   return kNames[static_cast<size_t>(mode)];
 }
 
+std::span<const ExecutionMode> invariant_modes() {
+  static constexpr std::array kModes = {ExecutionMode::kWeightOnly, ExecutionMode::kPlain,
+                                        ExecutionMode::kResidue, ExecutionMode::kFp8,
+                                        ExecutionMode::kFp8Residue};
+  return kModes;
+}
+
 Result<ExecutionMode> parse_execution_mode(std::string_view name) {
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (name == kNames[i]) return static_cast<ExecutionMode>(i);

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/error.h"
@@ -40,6 +41,9 @@ std::string_view execution_mode_name(ExecutionMode mode);
 Result<ExecutionMode> parse_execution_mode(std::string_view name);
 // Whether a row's result is the same whatever else is in the step.
 constexpr bool batch_invariant(ExecutionMode mode) { return mode != ExecutionMode::kPaper; }
+
+// Every batch-invariant mode but kAuto, in the order of the enumeration.
+std::span<const ExecutionMode> invariant_modes();
 
 // What one linear layer does with the rows of one class.
 struct RowExecution {

@@ -33,24 +33,42 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
       model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
   SUB8_ASSIGN_OR_RETURN(model->program_, build(model->config_, options, *model->weights_));
   SUB8_RETURN_IF_ERROR(model->check_mode());
+  model->row_modes_.push_back(model->mode());
+  for (const ExecutionMode mode : invariant_modes()) {
+    if (options.mixed_modes && mode != model->mode() && model->usable(mode))
+      model->row_modes_.push_back(mode);
+  }
   SUB8_RETURN_IF_ERROR(model->allocate());
   return model;
 }
 
+ExecutionMode Model::mode() const {
+  const ExecutionMode mode = options_.mode.mode;
+  return mode == ExecutionMode::kAuto ? ExecutionMode::kWeightOnly : mode;
+}
+
+// Whether a mode makes a difference to a weight.
+bool Model::uses(ExecutionMode mode, const PackedMatrix& w) const {
+  return !row_execution(mode, w.format, 0, RowClass::kGenerated, 1).weight_only;
+}
+
+bool Model::usable(ExecutionMode mode) const {
+  if (mode == ExecutionMode::kAuto || mode == ExecutionMode::kWeightOnly) return true;
+  if (options_.activations == ActivationType::kF32) return false;
+  const auto& matrices = weights_->matrices();
+  return std::any_of(matrices.begin(), matrices.end(),
+                     [&](const PackedMatrix& w) { return uses(mode, w); });
+}
+
 Status Model::check_mode() const {
   const ExecutionMode mode = options_.mode.mode;
-  if (mode == ExecutionMode::kAuto || mode == ExecutionMode::kWeightOnly) return {};
+  if (usable(mode)) return {};
   if (options_.activations == ActivationType::kF32) {
     return invalid_argument(
         fmt::format("the mode '{}' quantises activations, which the reference mode (f32 "
                     "activations) excludes; use one of them",
                     execution_mode_name(mode)));
   }
-  const auto& matrices = weights_->matrices();
-  const bool any = std::any_of(matrices.begin(), matrices.end(), [&](const PackedMatrix& w) {
-    return !row_execution(mode, w.format, 0, RowClass::kGenerated, 1).weight_only;
-  });
-  if (any) return {};
   const bool fp8 = mode == ExecutionMode::kFp8 || mode == ExecutionMode::kFp8Residue;
   return unsupported(fmt::format(
       "the mode '{}' needs {} weights, and this model has none; quantise it with --weights {}, or "
@@ -62,8 +80,8 @@ Status Model::allocate_quantized() {
   int64_t k = 0;
   int64_t n = 0;
   for (const PackedMatrix& w : weights_->matrices()) {
-    if (row_execution(options_.mode.mode, w.format, 0, RowClass::kGenerated, 1).weight_only)
-      continue;
+    const auto quantised = [&](ExecutionMode mode) { return uses(mode, w); };
+    if (std::none_of(row_modes_.begin(), row_modes_.end(), quantised)) continue;
     k = std::max(k, w.cols);
     n = std::max(n, w.rows);
   }
@@ -139,13 +157,13 @@ int64_t Model::kv_bytes() const {
   return out;
 }
 
-bool Model::same_order_for_all_rows() const {
+bool Model::same_order_for_all_rows(ExecutionMode mode) const {
   const auto alike = [&](const Op& op) {
     const auto* linear = std::get_if<LinearOp>(&op);
     if (linear == nullptr) return true;
     const PackedMatrix& w = *linear->weight;
     const auto how = [&](RowClass row_class) {
-      return row_execution(options_.mode.mode, w.format, linear->prompt.ratio, row_class, 1);
+      return row_execution(mode, w.format, linear->prompt.ratio, row_class, 1);
     };
     return linear_order_id(w, options_.activations, RowClass::kPrompt) ==
                linear_order_id(w, options_.activations, RowClass::kGenerated) &&
@@ -153,6 +171,27 @@ bool Model::same_order_for_all_rows() const {
   };
   return std::all_of(program_.body.begin(), program_.body.end(), alike) &&
          std::all_of(program_.head.begin(), program_.head.end(), alike);
+}
+
+void Model::set_groups(const Batch& batch) {
+  groups_.clear();
+  const auto add = [&](RowGroup group) {
+    if (group.mode == ExecutionMode::kAuto) group.mode = mode();
+    SUB8_CHECK(std::find(row_modes_.begin(), row_modes_.end(), group.mode) != row_modes_.end());
+    if (group.rows > 0) groups_.push_back(group);
+  };
+  if (batch.groups.empty()) {
+    const int64_t prompt = std::min(batch.prompt_rows, batch.rows());
+    add({mode(), RowClass::kPrompt, prompt});
+    add({mode(), RowClass::kGenerated, batch.rows() - prompt});
+    return;
+  }
+  int64_t rows = 0;
+  for (const RowGroup& group : batch.groups) {
+    add(group);
+    rows += group.rows;
+  }
+  SUB8_CHECK_EQ(rows, batch.rows());
 }
 
 Status Model::forward(const Batch& batch, Observer* observer) {
@@ -176,7 +215,7 @@ Status Model::forward(const Batch& batch, Observer* observer) {
                              rope_tables_[i].data());
   }
   last_rows_ = rows;
-  last_prompt_rows_ = batch.prompt_rows;
+  set_groups(batch);
   return execute(program_.body, batch, {}, observer);
 }
 

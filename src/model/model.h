@@ -31,6 +31,9 @@ struct ModelOptions {
   ActivationType activations = ActivationType::kBF16;
   kernels::KvType kv_type = kernels::KvType::kBF16;
   ModeOptions mode;
+  // Rows may also be run in every other batch-invariant mode that some layer can use (row_modes()),
+  // over the same weights. The prefill ratio is `mode`'s for all of them.
+  bool mixed_modes = false;
   // Masks and columns of K-Ext; null where the model has none (or the mode needs none).
   std::shared_ptr<const checkpoint::Residue> residue;
   int64_t max_rows = 512;       // token rows per step
@@ -40,16 +43,27 @@ struct ModelOptions {
   LoadProgressFn progress;
 };
 
+// Neighbouring rows that are computed alike.
+struct RowGroup {
+  ExecutionMode mode = ExecutionMode::kAuto;  // kAuto: the loaded one
+  RowClass row_class = RowClass::kPrompt;
+  int64_t rows = 0;
+
+  bool operator==(const RowGroup&) const = default;
+};
+
 // The token rows of one step. Rows of one sequence are neighbours, positions ascending. Row r
-// writes its K and V to slots[r] and sees the keys of its page table up to its own position. Rows
-// [0, prompt_rows) belong to prompts, the others were generated: kernels whose summation order
-// differs between the classes are chosen by it.
+// writes its K and V to slots[r] and sees the keys of its page table up to its own position. Kernels
+// are chosen by what `groups` says of mode and class, one after the other and all rows together. No
+// groups: rows [0, prompt_rows) belong to prompts, the others were generated, all in the loaded
+// mode.
 struct Batch {
   std::span<const int32_t> tokens;
   std::span<const int32_t> positions;
   std::span<const int64_t> slots;
   std::span<const kernels::AttentionRow> attention;
   int64_t prompt_rows = 0;
+  std::span<const RowGroup> groups = {};
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
 };
@@ -83,9 +97,13 @@ class Model {
   ThreadPool& pool() const { return *pool_; }
   int64_t weight_bytes() const { return weights_->packed_bytes(); }
   int64_t kv_bytes() const;
-  // Whether prompt rows and generated rows are computed alike (mode, summation order), so that
-  // either may stand for the other in the KV cache.
-  bool same_order_for_all_rows() const;
+  // What kAuto and the loaded mode come to: never kAuto.
+  ExecutionMode mode() const;
+  // What rows can be run in, mode() among them.
+  std::span<const ExecutionMode> row_modes() const { return row_modes_; }
+  // Whether prompt rows and generated rows of a mode are computed alike (mode, summation order), so
+  // that either may stand for the other in the KV cache.
+  bool same_order_for_all_rows(ExecutionMode mode) const;
 
   // Runs all layers for the batch. Token ids and positions must be in range (checked).
   Status forward(const Batch& batch, Observer* observer = nullptr);
@@ -100,6 +118,9 @@ class Model {
   Status allocate();
   Status allocate_quantized();
   Status check_mode() const;
+  bool uses(ExecutionMode mode, const PackedMatrix& w) const;
+  bool usable(ExecutionMode mode) const;
+  void set_groups(const Batch& batch);
   Status execute(const std::vector<Op>& ops, const Batch& batch,
                  std::span<const int32_t> logit_rows, Observer* observer);
   friend class CpuExecutor;
@@ -116,7 +137,8 @@ class Model {
   AlignedBuffer<std::byte> linear_workspace_;
   AlignedBuffer<float> position_scratch_;  // one row per thread
   int64_t last_rows_ = 0;
-  int64_t last_prompt_rows_ = 0;
+  std::vector<RowGroup> groups_;  // of the last forward(), none empty, no kAuto
+  std::vector<ExecutionMode> row_modes_;
 
   // Rows of a linear layer whose activations are quantised, a chunk at a time: values, raw sums,
   // alphas, scratch. Empty where no layer needs them.

@@ -44,12 +44,13 @@ class FakeRunner final : public Runner {
     info_.max_context = options.max_context;
     info_.kv_pages = options.kv_pages;
     info_.kv_type = "fake";
-    info_.modes = {model::ExecutionMode::kWeightOnly};
+    info_.modes = {model::ExecutionMode::kWeightOnly, model::ExecutionMode::kPlain};
   }
 
   const RunnerInfo& info() const override { return info_; }
-  uint64_t row_key(model::ExecutionMode, RowClass row_class) const override {
-    return row_class == RowClass::kGenerated && !options_.one_order ? 2 : 1;
+  uint64_t row_key(model::ExecutionMode mode, RowClass row_class) const override {
+    return 2 * static_cast<uint64_t>(mode) +
+           (row_class == RowClass::kGenerated && !options_.one_order ? 2 : 1);
   }
   ThreadPool* pool() override { return options_.pool; }
 
@@ -61,14 +62,19 @@ class FakeRunner final : public Runner {
     EXPECT_GT(batch.rows(), 0);
     std::set<int64_t> written;
     states_.clear();
+    std::vector<uint64_t> keys;
+    for (const model::RowGroup& group : batch.groups) {
+      EXPECT_GT(group.rows, 0);
+      keys.insert(keys.end(), static_cast<size_t>(group.rows), row_key(group.mode, group.row_class));
+    }
+    EXPECT_EQ(static_cast<int64_t>(keys.size()), batch.rows());
     for (int64_t i = 0; i < batch.rows(); ++i) {
       const auto at = static_cast<size_t>(i);
       const int32_t position = batch.positions[at];
       EXPECT_TRUE(written.insert(batch.slots[at]).second) << "two rows write one slot";
       uint64_t state =
           mix(static_cast<uint64_t>(batch.tokens[at]), static_cast<uint64_t>(position));
-      const bool generated = i >= batch.prompt_rows && !options_.one_order;
-      state = mix(state, generated ? 2 : 1);
+      state = mix(state, keys.at(at));
       for (int32_t j = 0; j < position; ++j) {
         const Slot& slot = at_slot(batch.attention[at].page_table, j);
         EXPECT_EQ(slot.position, j) << "row " << i << " at " << position << " reads a wrong slot";

@@ -123,6 +123,7 @@ Request random_request(Random& random) {
   }
   if (random() % 8 == 0) out.cache_salt = "salt";
   out.priority = static_cast<int>(pick(random, -1, 1));
+  if (random() % 3 == 0) out.mode = model::ExecutionMode::kPlain;
   return out;
 }
 

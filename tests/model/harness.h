@@ -35,6 +35,7 @@ struct LoadOptions {
   int64_t context = 128;
   int32_t pages = 16;
   ModeOptions mode;
+  bool mixed_modes = false;
 };
 
 inline Loaded load(const std::filesystem::path& path, const LoadOptions& o) {
@@ -53,6 +54,7 @@ inline Loaded load(const std::filesystem::path& path, const LoadOptions& o) {
   options.max_context = o.context;
   options.kv_pages = o.pages;
   options.mode = o.mode;
+  options.mixed_modes = o.mixed_modes;
   auto model = Model::load(*out.source, options, *out.pool);
   EXPECT_TRUE(model.ok()) << path << ": " << (model.ok() ? "" : model.error().message);
   if (model.ok()) out.model = std::move(model).value();

@@ -77,7 +77,7 @@ TEST_P(Modes, RowsDoNotDependOnTheStep) {
   const int prompt = 13;
   const auto ids = ids_of(count);
   for (const CpuPath path : available_cpu_paths()) {
-    const bool one_order = load_mode(GetParam(), {}, path).model->same_order_for_all_rows();
+    const bool one_order = load_mode(GetParam(), {}, path).model->same_order_for_all_rows(ExecutionMode::kAuto);
     for (const ExecutionMode mode : {ExecutionMode::kResidue, ExecutionMode::kFp8Residue}) {
       auto loaded = load_mode(GetParam(), {mode, {}}, path);
       Model& model = *loaded.model;
@@ -96,7 +96,52 @@ TEST_P(Modes, RowsDoNotDependOnTheStep) {
               << execution_mode_name(mode) << " " << cpu_path_name(path) << " row " << first;
         }
       }
-      EXPECT_EQ(model.same_order_for_all_rows(), mode != ExecutionMode::kResidue && one_order);
+      EXPECT_EQ(model.same_order_for_all_rows(mode), mode != ExecutionMode::kResidue && one_order);
+    }
+  }
+}
+
+// One step with a sequence in every mode, prompt and generated rows of each, in several orders: every
+// row's logits are those of a model that was loaded in that mode.
+TEST_P(Modes, RowsOfOneStepMayDifferInMode) {
+  const int count = 11;
+  const int prompt = 6;
+  const auto ids = ids_of(count);
+  for (const CpuPath path : available_cpu_paths()) {
+    LoadOptions options;
+    options.path = path;
+    options.activations = ActivationType::kBF16;
+    options.kv = kernels::KvType::kBF16;
+    options.mixed_modes = true;
+    auto mixed = load(fixture(GetParam()), options);
+    Model& model = *mixed.model;
+    const std::vector<ExecutionMode> modes(model.row_modes().begin(), model.row_modes().end());
+    ASSERT_EQ(modes.size(), 5u);
+    EXPECT_EQ(modes.front(), ExecutionMode::kWeightOnly);
+    const auto vocab = static_cast<size_t>(model.config().vocab_size);
+    std::vector<std::vector<float>> want;
+    for (const ExecutionMode mode : modes)
+      want.push_back(logits_of(*load_mode(GetParam(), {mode, {}}, path).model, ids, prompt));
+    EXPECT_NE(want[0], want[1]);
+    const std::vector<std::vector<int32_t>> pages = {{0}, {1}, {2}, {3}, {4}};
+    for (const size_t shift : {0, 1, 3}) {
+      Rows rows;
+      std::vector<RowGroup> groups;
+      for (size_t i = 0; i < modes.size(); ++i) {
+        rows.add(pages[i], ids, 0);
+        groups.push_back({modes[(i + shift) % modes.size()], RowClass::kPrompt, prompt});
+        groups.push_back({groups.back().mode, RowClass::kGenerated, count - prompt});
+      }
+      Batch batch = rows.batch();
+      batch.groups = groups;
+      ASSERT_TRUE(model.forward(batch).ok());
+      const auto got = all_logits(model, batch.rows());
+      for (size_t i = 0; i < modes.size(); ++i) {
+        const auto begin = got.begin() + static_cast<int64_t>(i * count * vocab);
+        EXPECT_TRUE(std::equal(begin, begin + static_cast<int64_t>(count * vocab),
+                               want[(i + shift) % modes.size()].begin()))
+            << execution_mode_name(groups[2 * i].mode) << " " << cpu_path_name(path);
+      }
     }
   }
 }

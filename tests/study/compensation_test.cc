@@ -114,7 +114,7 @@ TEST_P(Compensation, RowsDoNotDependOnTheStep) {
     auto loaded = load({ExecutionMode::kResidue, 0.25f}, residue_, path);
     ASSERT_TRUE(loaded.ok());
     Model& model = **loaded;
-    EXPECT_FALSE(model.same_order_for_all_rows());
+    EXPECT_FALSE(model.same_order_for_all_rows(ExecutionMode::kResidue));
     Rows all;
     all.add(kPages, ids, 0);
     ASSERT_TRUE(model.forward(all.batch(13)).ok());
