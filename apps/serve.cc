@@ -7,7 +7,6 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "base/interrupt.h"
 #include "common.h"
 #include "engine/service.h"
+#include "server/log_queue.h"
 #include "server/server.h"
 #include "server/xgrammar.h"
 #include "verbs.h"
@@ -27,6 +27,8 @@ using namespace std::chrono_literals;
 
 constexpr size_t kMaxKeyFileBytes = 1 << 20;
 constexpr size_t kMaxTemplateBytes = 16 << 20;
+// Log lines that wait for whoever reads standard error.
+constexpr size_t kMaxLogBytes = 4 << 20;
 // File descriptors that are not connections: the model's files, standard streams, the listener.
 constexpr size_t kOtherDescriptors = 64;
 
@@ -205,10 +207,10 @@ void serve_until_interrupted(server::Server& server, engine::Service& service, d
 Status serve(ServeArgs args) {
   std::optional<InterruptEndsProcess> preparing(std::in_place);
   SUB8_RETURN_IF_ERROR(read_keys(args));
-  auto log = spdlog::stderr_logger_mt("sub8");
+  const auto log_queue = std::make_shared<server::LogQueue>(STDERR_FILENO, kMaxLogBytes);
+  const auto log = std::make_shared<spdlog::logger>("sub8", log_queue);
   log->set_pattern("time=%Y-%m-%dT%H:%M:%S.%e%z level=%l event=%v");
   log->set_level(spdlog::level::from_str(args.log_level));
-  log->flush_on(spdlog::level::info);
   raise_descriptor_limit(args.http);
   args.http.request_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(args.request_seconds * 1000));
@@ -238,6 +240,7 @@ Status serve(ServeArgs args) {
   server::ServerOptions server_options;
   server_options.version = SUB8_VERSION;
   server_options.log = log;
+  server_options.dropped_log_lines = [log_queue] { return log_queue->dropped(); };
   SUB8_ASSIGN_OR_RETURN(server_options.tool_family, tool_family(args.tool_family, template_text));
 
   engine::Service service(std::move(model.engine), {.max_queued = args.max_queued});

@@ -52,7 +52,7 @@ struct RunOptions {
   ActivationType activations = ActivationType::kBF16;
   kernels::KvType kv_type = kernels::KvType::kBF16;
   model::ModeOptions mode;
-  bool mixed_modes = false;                              // see ModelOptions
+  bool mixed_modes = false;                            // see ModelOptions
   std::shared_ptr<const checkpoint::Residue> residue;  // see ModelOptions
   int64_t max_model_len = 0;  // 0: the model's limit, at most kDefaultModelLen
   int64_t max_batch_tokens = 512;

@@ -49,11 +49,35 @@ TokenEvent Choice::end(FinishReason reason) {
   return out;
 }
 
+// Clears the bits of what allowed_token_ids and banned_runs exclude at this place.
+void Choice::restrict_by_params(std::span<uint32_t> allowed) const {
+  const SamplingParams& params = sampler_.params();
+  if (!params.allowed_token_ids.empty()) {
+    const auto bit = [](int32_t id) { return uint32_t{1} << (static_cast<uint32_t>(id) % 32); };
+    std::vector<uint32_t> listed(allowed.size());
+    for (const int32_t id : params.allowed_token_ids)
+      listed[static_cast<size_t>(id) / 32] |= bit(id);
+    for (size_t i = 0; i < allowed.size(); ++i) allowed[i] &= listed[i];
+  }
+  const std::span<const int32_t> answer =
+      std::span(tokens).subspan(static_cast<size_t>(prompt_size));
+  for (const std::vector<int32_t>& run : params.banned_runs) {
+    const size_t before = run.size() - 1;
+    if (answer.size() < before ||
+        !std::equal(run.begin(), run.end() - 1, answer.end() - static_cast<std::ptrdiff_t>(before)))
+      continue;
+    allowed[static_cast<size_t>(run.back()) / 32] &=
+        ~(uint32_t{1} << (static_cast<uint32_t>(run.back()) % 32));
+  }
+}
+
 Result<TokenLogprob> Choice::sample(std::span<const float> logits, SamplerScratch& scratch) {
   std::span<const uint32_t> allowed;
-  if (constraint_ != nullptr) {
+  const SamplingParams& params = sampler_.params();
+  if (constraint_ != nullptr || !params.allowed_token_ids.empty() || !params.banned_runs.empty()) {
     scratch.allowed.assign((logits.size() + 31) / 32, ~uint32_t{0});
-    SUB8_RETURN_IF_ERROR(constraint_->restrict_next(scratch.allowed));
+    if (constraint_ != nullptr) SUB8_RETURN_IF_ERROR(constraint_->restrict_next(scratch.allowed));
+    restrict_by_params(scratch.allowed);
     allowed = scratch.allowed;
   }
   SUB8_ASSIGN_OR_RETURN(

@@ -48,6 +48,7 @@ class Choice : public Sequence {
 
  private:
   TokenEvent event() const;
+  void restrict_by_params(std::span<uint32_t> allowed) const;
   Result<TokenLogprob> sample(std::span<const float> logits, SamplerScratch& scratch);
   void take_text(int32_t token, TokenEvent& event);
 

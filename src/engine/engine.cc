@@ -101,7 +101,6 @@ Status check_request(const Request& request, const EngineInfo& info) {
 struct Engine::RequestState {
   Request request;
   RequestSummary summary;
-  model::ExecutionMode mode{};  // in force, not kAuto
   std::vector<std::unique_ptr<Choice>> choices;
   int open = 0;  // choices that are not over
 };
@@ -173,7 +172,7 @@ void Engine::enqueue(RequestId id, Request request) {
   state->summary.seed = *r.sampling.seed;
   state->summary.arrival = now();
   const model::ExecutionMode mode = r.mode == model::ExecutionMode::kAuto ? info_.mode : r.mode;
-  state->mode = mode;
+  state->summary.mode = mode;
   kvcache::RowKeys keys;
   keys.prompt = runner_->row_key(mode, RowClass::kPrompt);
   keys.generated =
@@ -210,11 +209,12 @@ void Engine::assemble(const StepPlan& plan) {
   ordered_parts_.clear();
   for (const StepPart& part : plan.parts) {
     RequestState& request = *requests_.at(static_cast<Choice&>(*part.sequence).id());
-    ordered_parts_.push_back({&part, &request, {request.mode, part.row_class, part.count}});
+    ordered_parts_.push_back({&part, &request, {request.summary.mode, part.row_class, part.count}});
   }
   // Within a mode the plan's order: prompt rows first.
-  std::stable_sort(ordered_parts_.begin(), ordered_parts_.end(),
-                   [](const OrderedPart& a, const OrderedPart& b) { return a.group.mode < b.group.mode; });
+  std::stable_sort(
+      ordered_parts_.begin(), ordered_parts_.end(),
+      [](const OrderedPart& a, const OrderedPart& b) { return a.group.mode < b.group.mode; });
   for (const auto& [planned, owner, group] : ordered_parts_) {
     const StepPart& part = *planned;
     RequestState& request = *owner;
@@ -259,10 +259,10 @@ Status Engine::step(std::vector<TokenEvent>& events) {
   assemble(plan);
   const TimePoint assembled = now();
   if (Status status = runner_->forward({.tokens = tokens_,
-                                          .positions = positions_,
-                                          .slots = slots_,
-                                          .attention = attention_,
-                                          .groups = groups_});
+                                        .positions = positions_,
+                                        .slots = slots_,
+                                        .attention = attention_,
+                                        .groups = groups_});
       !status.ok()) {
     scheduler_.abandon();
     return status;

@@ -88,6 +88,7 @@ struct RequestSummary {
   int64_t completion_tokens = 0;  // all choices, tokens behind a stop string included
   int preemptions = 0;            // times that a choice lost its pages and was computed again
   uint64_t seed = 0;              // given or drawn
+  model::ExecutionMode mode{};    // in force; never kAuto
   TimePoint arrival{};
   TimePoint scheduled{};    // first step that held a row of it; zero if never
   TimePoint first_token{};  // zero if none

@@ -305,7 +305,8 @@ Result<TokenLogprob> Sampler::sample(std::span<const float> logits, uint32_t ind
     max = max_or_nan(adjusted);
     if (max == kMinusInfinity) {
       return invalid_argument(
-          "no token is left to sample: the allowed tokens, logit_bias and min_tokens exclude each "
+          "no token is left to sample: the allowed tokens, bad words, logit_bias and min_tokens "
+          "exclude each "
           "other");
     }
   }

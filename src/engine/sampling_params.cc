@@ -15,6 +15,15 @@ Status require_range(const char* field, double value, double low, double high) {
       fmt::format("{} must be between {} and {}, got {}", field, low, high, value));
 }
 
+Status check_ids(const char* field, const std::vector<int32_t>& ids, int64_t vocab_size) {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size)
+      return invalid_argument(
+          fmt::format("{}: {} is not a token id below {}", field, id, vocab_size));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status validate(const SamplingParams& p, int64_t vocab_size) {
@@ -45,11 +54,11 @@ Status validate(const SamplingParams& p, int64_t vocab_size) {
     if (stop.empty()) return invalid_argument("a stop string must not be empty");
     SUB8_RETURN_IF_ERROR(check_utf8(stop, "a stop string"));
   }
-  for (const int32_t id : p.stop_token_ids) {
-    if (id < 0 || id >= vocab_size) {
-      return invalid_argument(
-          fmt::format("stop_token_ids: {} is not a token id below {}", id, vocab_size));
-    }
+  SUB8_RETURN_IF_ERROR(check_ids("stop_token_ids", p.stop_token_ids, vocab_size));
+  SUB8_RETURN_IF_ERROR(check_ids("allowed_token_ids", p.allowed_token_ids, vocab_size));
+  for (const std::vector<int32_t>& run : p.banned_runs) {
+    if (run.empty()) return invalid_argument("banned_runs: a run must have at least one token");
+    SUB8_RETURN_IF_ERROR(check_ids("banned_runs", run, vocab_size));
   }
   for (const auto& [id, bias] : p.logit_bias) {
     if (id < 0 || id >= vocab_size) {

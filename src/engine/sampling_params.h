@@ -23,6 +23,9 @@ struct SamplingParams {
   double presence_penalty = 0.0;    // over the answer, -2..2
   double frequency_penalty = 0.0;   // over the answer, -2..2
   std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> allowed_token_ids;  // nothing else is sampled; empty: no limit
+  // Answers never contain one of these runs of tokens.
+  std::vector<std::vector<int32_t>> banned_runs;
   std::optional<uint64_t> seed;  // drawn when absent
 
   std::optional<int64_t> max_tokens;  // absent: up to the context limit

@@ -53,10 +53,10 @@ struct RowGroup {
 };
 
 // The token rows of one step. Rows of one sequence are neighbours, positions ascending. Row r
-// writes its K and V to slots[r] and sees the keys of its page table up to its own position. Kernels
-// are chosen by what `groups` says of mode and class, one after the other and all rows together. No
-// groups: rows [0, prompt_rows) belong to prompts, the others were generated, all in the loaded
-// mode.
+// writes its K and V to slots[r] and sees the keys of its page table up to its own position.
+// Kernels are chosen by what `groups` says of mode and class, one after the other and all rows
+// together. No groups: rows [0, prompt_rows) belong to prompts, the others were generated, all in
+// the loaded mode.
 struct Batch {
   std::span<const int32_t> tokens;
   std::span<const int32_t> positions;

@@ -11,6 +11,7 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr size_t kMaxBadWords = 256;
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
 // *out = the member, where there is one.
@@ -93,6 +94,30 @@ Status read_logit_bias(BodyReader& body, int64_t vocab_size, engine::SamplingPar
     if (!pair.is_array() || pair.get_array().size() != 2 || !pair.get_array()[0].is_int64())
       return body.fail("logit_bias", "expected pairs of token id and bias");
     SUB8_RETURN_IF_ERROR(add(pair.get_array()[0].get_int64(), pair.get_array()[1]));
+  }
+  return {};
+}
+
+// Words become the token runs that spell them, with and without a space in front, as vLLM does it.
+Status read_limits_of_tokens(BodyReader& body, const ServedModel& model, int64_t vocab_size,
+                             engine::SamplingParams& p) {
+  SUB8_ASSIGN_OR_RETURN(
+      p.allowed_token_ids,
+      body.token_ids("allowed_token_ids", static_cast<size_t>(vocab_size), vocab_size));
+  const json::value* allowed = body.raw("allowed_token_ids");
+  if (allowed != nullptr && p.allowed_token_ids.empty())
+    return body.fail("allowed_token_ids", "must not be empty: nothing could be sampled");
+  SUB8_ASSIGN_OR_RETURN(const auto words, body.strings("bad_words", kMaxBadWords));
+  for (const std::string& word : words) {
+    if (word.find_first_not_of(' ') == std::string::npos)
+      return body.fail("bad_words", "a word must not be empty");
+    const std::string bare = word.substr(word.find_first_not_of(' '));
+    for (const std::string& text : {bare, " " + bare}) {
+      const Result<std::vector<int32_t>> ids =
+          model.tokenizer->encode(text, {.add_special_tokens = false});
+      if (!ids.ok()) return body.fail("bad_words", ids.error().message);
+      if (!ids->empty()) p.banned_runs.push_back(*ids);
+    }
   }
   return {};
 }
@@ -213,8 +238,6 @@ Status read_grammar(BodyReader& body, std::optional<GrammarSpec>& out) {
 }
 
 Status refuse_unsupported(BodyReader& body) {
-  SUB8_RETURN_IF_ERROR(body.refuse("bad_words", "is not supported; use logit_bias"));
-  SUB8_RETURN_IF_ERROR(body.refuse("allowed_token_ids", "is not supported; use a grammar"));
   SUB8_RETURN_IF_ERROR(body.refuse("use_beam_search", "beam search is not supported"));
   return {};
 }
@@ -246,6 +269,7 @@ Result<GenerationFields> read_generation_fields(BodyReader& body, const ServedMo
   SUB8_RETURN_IF_ERROR(read_sampling(body, out.request.sampling));
   SUB8_RETURN_IF_ERROR(read_stopping(body, info, out.request));
   SUB8_RETURN_IF_ERROR(read_logit_bias(body, info.vocab_size, out.request.sampling));
+  SUB8_RETURN_IF_ERROR(read_limits_of_tokens(body, model, info.vocab_size, out.request.sampling));
   SUB8_RETURN_IF_ERROR(read_streaming(body, out));
   SUB8_RETURN_IF_ERROR(read_mode(body, info, out.request));
   SUB8_RETURN_IF_ERROR(read_grammar(body, out.grammar));

@@ -152,10 +152,13 @@ const prometheus::Histogram::BucketBoundaries kDurationBounds = {
 }  // namespace
 
 struct Metrics::Impl {
-  Impl(const Backend& server_backend, std::string name)
-      : backend(server_backend), model_name(std::move(name)) {}
+  Impl(const Backend& server_backend, std::string name, std::function<uint64_t()> dropped)
+      : backend(server_backend),
+        model_name(std::move(name)),
+        dropped_log_lines(std::move(dropped)) {}
   const Backend& backend;
   std::string model_name;
+  std::function<uint64_t()> dropped_log_lines;
   prometheus::Registry registry;
   prometheus::Family<prometheus::Counter>& requests =
       prometheus::BuildCounter()
@@ -169,8 +172,9 @@ struct Metrics::Impl {
           .Register(registry);
 };
 
-Metrics::Metrics(const Backend& backend, std::string model_name)
-    : impl_(std::make_unique<Impl>(backend, std::move(model_name))) {}
+Metrics::Metrics(const Backend& backend, std::string model_name,
+                 std::function<uint64_t()> dropped_log_lines)
+    : impl_(std::make_unique<Impl>(backend, std::move(model_name), std::move(dropped_log_lines))) {}
 
 Metrics::~Metrics() = default;
 
@@ -196,6 +200,10 @@ std::string Metrics::text() const {
   add_gauges(stats, families);
   add_counters(stats, families);
   add_histograms(stats, families);
+  if (impl_->dropped_log_lines) {
+    families.counter("sub8:log_lines_dropped_total", "Log lines that nobody took in time",
+                     static_cast<double>(impl_->dropped_log_lines()));
+  }
   families.info("vllm:cache_config_info", "How the KV cache is laid out",
                 {{"block_size", std::to_string(info.page_tokens)},
                  {"num_gpu_blocks", std::to_string(info.kv_pages)},

@@ -1,6 +1,8 @@
 // What /metrics shows, under vLLM's names so that its dashboards work, plus sub8's own.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,8 +13,9 @@ namespace sub8::server {
 
 class Metrics {
  public:
-  // The backend must outlive this.
-  Metrics(const Backend& backend, std::string model_name);
+  // The backend must outlive this. `dropped_log_lines` may be empty.
+  Metrics(const Backend& backend, std::string model_name,
+          std::function<uint64_t()> dropped_log_lines);
   ~Metrics();
 
   // Counts a finished HTTP request. `known_path`: a path of the router; all others share a label.

@@ -34,6 +34,7 @@ void ReplyTotals::add(const engine::TokenEvent& event) {
   prompt_ms_ += ms_between(s.scheduled, s.first_token);
   predicted_ms_ += ms_between(s.first_token, s.finished);
   seeds_.push_back(s.seed);
+  mode_ = s.mode;  // of all prompts
 }
 
 json::object ReplyTotals::usage() const {
@@ -53,7 +54,8 @@ json::object ReplyTotals::timings() const {
        per_second(static_cast<double>(prompt_tokens_ - cached_tokens_), prompt_ms_)},
       {"predicted_n", completion_tokens_},
       {"predicted_ms", predicted_ms_},
-      {"predicted_per_second", per_second(static_cast<double>(completion_tokens_), predicted_ms_)}};
+      {"predicted_per_second", per_second(static_cast<double>(completion_tokens_), predicted_ms_)},
+      {"mode", model::execution_mode_name(mode_)}};
   // Without a seed in the request this is how to get the same answer again.
   if (seeds_.size() == 1) out["seed"] = seeds_[0];
   return out;

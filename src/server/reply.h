@@ -58,6 +58,7 @@ class ReplyTotals {
   double prompt_ms_ = 0;
   double predicted_ms_ = 0;
   std::vector<uint64_t> seeds_;
+  model::ExecutionMode mode_{};
 };
 
 // The end of a stream: the usage chunk where it was asked for (`envelope` is a chunk without

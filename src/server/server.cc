@@ -26,7 +26,7 @@ void log_unknown_members(const Api& api, const BodyReader& body) {
 struct Server::Impl {
   Impl(ServedModel served, Backend& backend, ServerOptions options)
       : model(std::move(served)),
-        metrics(backend, model.names.front()),
+        metrics(backend, model.names.front(), std::move(options.dropped_log_lines)),
         api{model,
             backend,
             metrics,

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,7 +29,8 @@ struct ServerOptions {
   ToolFamily tool_family = ToolFamily::kNone;
   GrammarCompiler* grammars = nullptr;  // null: structured output is refused
   std::string grammars_missing = "structured output is not available on this server";
-  std::shared_ptr<spdlog::logger> log;  // null: none
+  std::shared_ptr<spdlog::logger> log;          // null: none
+  std::function<uint64_t()> dropped_log_lines;  // for the metrics; may be empty
 };
 
 class Server {

@@ -5,7 +5,9 @@ usage: serve_test.py SUB8 MODEL_DIR
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -161,6 +163,62 @@ class OpenAiClient(unittest.TestCase):
             time.sleep(0.02)
         self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
         self.assertEqual(self.server.metric("sub8:kv_pages_used"), before)
+
+
+class Modes(unittest.TestCase):
+    """One server runs requests in several execution modes at once, each as if it were alone and the server's only mode."""
+
+    def answer(self, server, mode, number):
+        body = {"prompt": f"Story {number}: once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 3, "ignore_eos": True}
+        if mode:
+            body["mode"] = mode
+        reply = server.json("/v1/completions", body)
+        self.assertEqual(reply["timings"]["mode"], mode or "weight-only")
+        return reply["choices"][0]
+
+    def test_requests_choose(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = folder + "/nvfp4"
+            subprocess.run([BINARY, "quantize", MODEL, model, "--weights", "nvfp4"], check=True, capture_output=True)
+            with Server(BINARY, model, ["--max-sequences", "8", "--max-batch-tokens", "20"]) as server:
+                own = server.json("/v1/models")["data"][0]["sub8"]
+                self.assertEqual(own["mode"], "weight-only")
+                self.assertEqual(own["modes"], ["weight-only", "plain", "residue", "fp8", "fp8-residue"])
+                alone = {m: self.answer(server, m, 0) for m in own["modes"]}
+                self.assertEqual(len({json.dumps(a["logprobs"]) for a in alone.values()}), 5)
+                self.assertEqual(self.answer(server, None, 0), alone["weight-only"])
+                together = {}
+
+                def ask(mode, number):
+                    together[mode, number] = self.answer(server, mode, number)
+
+                threads = [threading.Thread(target=ask, args=(m, n)) for n in range(3) for m in own["modes"]]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                for mode, want in alone.items():
+                    self.assertEqual(together[mode, 0], want, mode)
+                with self.assertRaises(urllib.error.HTTPError) as raised:
+                    self.answer(server, "paper", 0)
+                self.assertEqual(raised.exception.code, 400)
+            for mode in ("plain", "fp8-residue"):
+                with Server(BINARY, model, ["--mode", mode]) as server:
+                    self.assertEqual(server.json("/v1/models")["data"][0]["sub8"]["mode"], mode)
+                    self.assertEqual(self.answer(server, mode, 0), alone[mode], mode)
+
+
+class Log(unittest.TestCase):
+    def test_a_full_pipe_stalls_nobody(self):
+        """Whoever reads the log has stopped: requests are still answered, what is lost is counted, SIGTERM still works."""
+        with Server(BINARY, MODEL, ["--max-model-len", "64"]) as server:
+            identifier = {"X-Request-Id": "x" * 64}
+            for _ in range(400):
+                server.request("/health", headers=identifier)  # about 70 kB of log: more than a pipe holds
+            self.assertEqual(server.metric("sub8:log_lines_dropped_total"), 0)
+            self.assertEqual(server.json("/v1/completions", {"prompt": "x", "max_tokens": 2})["usage"]["completion_tokens"], 2)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(timeout=20), 0)
 
 
 class Signals(unittest.TestCase):

@@ -137,6 +137,31 @@ std::unique_ptr<Fixture> make_solo(CpuPath path = CpuPath::kScalar) {
 
 Outcome solo(const Request& r) { return solo(*make_solo()->engine, r).front(); }
 
+TEST(Engine, BannedRunsAndAllowedTokens) {
+  Request r = request(3, 12);
+  r.sampling.temperature = 0;
+  const std::vector<int32_t> free = solo(r).tokens;
+  // The last token of the run is excluded behind the others, and only there.
+  Request banned = r;
+  banned.sampling.banned_runs = {{free[2], free[3], free[4]}, {free[0], free[2], free[1]}};
+  const std::vector<int32_t> got = solo(banned).tokens;
+  EXPECT_TRUE(std::equal(free.begin(), free.begin() + 4, got.begin()));
+  EXPECT_NE(got[4], free[4]);
+  banned.sampling.banned_runs = {{free[0]}};
+  const std::vector<int32_t> without = solo(banned).tokens;
+  EXPECT_EQ(std::count(without.begin(), without.end(), free[0]), 0);
+  Request allowed = r;
+  allowed.sampling.allowed_token_ids = {5, 33, 270};
+  for (const int32_t id : solo(allowed).tokens) EXPECT_TRUE(id == 5 || id == 33 || id == 270) << id;
+  // Nothing left: this request fails, and says why.
+  allowed.sampling.banned_runs = {{5}, {33}, {270}};
+  EXPECT_EQ(solo(allowed).finish, FinishReason::kError);
+  for (SamplingParams bad :
+       {SamplingParams{.allowed_token_ids = {-1}}, SamplingParams{.banned_runs = {{}}},
+        SamplingParams{.banned_runs = {{9999}}}})
+    EXPECT_FALSE(validate(bad, 288).ok());
+}
+
 class EnginePaths : public ::testing::TestWithParam<CpuPath> {};
 
 TEST_P(EnginePaths, ARequestDependsOnItselfAlone) {

@@ -65,7 +65,8 @@ class FakeRunner final : public Runner {
     std::vector<uint64_t> keys;
     for (const model::RowGroup& group : batch.groups) {
       EXPECT_GT(group.rows, 0);
-      keys.insert(keys.end(), static_cast<size_t>(group.rows), row_key(group.mode, group.row_class));
+      keys.insert(keys.end(), static_cast<size_t>(group.rows),
+                  row_key(group.mode, group.row_class));
     }
     EXPECT_EQ(static_cast<int64_t>(keys.size()), batch.rows());
     for (int64_t i = 0; i < batch.rows(); ++i) {

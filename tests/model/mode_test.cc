@@ -77,7 +77,8 @@ TEST_P(Modes, RowsDoNotDependOnTheStep) {
   const int prompt = 13;
   const auto ids = ids_of(count);
   for (const CpuPath path : available_cpu_paths()) {
-    const bool one_order = load_mode(GetParam(), {}, path).model->same_order_for_all_rows(ExecutionMode::kAuto);
+    const bool one_order =
+        load_mode(GetParam(), {}, path).model->same_order_for_all_rows(ExecutionMode::kAuto);
     for (const ExecutionMode mode : {ExecutionMode::kResidue, ExecutionMode::kFp8Residue}) {
       auto loaded = load_mode(GetParam(), {mode, {}}, path);
       Model& model = *loaded.model;
@@ -101,8 +102,8 @@ TEST_P(Modes, RowsDoNotDependOnTheStep) {
   }
 }
 
-// One step with a sequence in every mode, prompt and generated rows of each, in several orders: every
-// row's logits are those of a model that was loaded in that mode.
+// One step with a sequence in every mode, prompt and generated rows of each, in several orders:
+// every row's logits are those of a model that was loaded in that mode.
 TEST_P(Modes, RowsOfOneStepMayDifferInMode) {
   const int count = 11;
   const int prompt = 6;

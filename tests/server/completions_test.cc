@@ -273,7 +273,11 @@ TEST_F(CompletionsTest, WrongValuesNameTheField) {
       {"mode", "residue"},
       {"best_of", 2},
       {"suffix", "x"},
-      {"bad_words", json::array{"x"}},
+      {"bad_words", 5},
+      {"bad_words", json::array{" "}},
+      {"allowed_token_ids", json::array()},
+      {"allowed_token_ids", json::array{-1}},
+      {"allowed_token_ids", 5},
       {"response_format", json::object{{"type", "yaml"}}},
   };
   for (const auto& [key, value] : cases) {
