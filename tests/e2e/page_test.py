@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import urllib.request
@@ -192,6 +193,26 @@ class Page(unittest.TestCase):
             self.assertEqual(browser.text("#left-text"), browser.text("#right-text"))
             browser.screenshot(f"{size}-compare")
             self.assertFalse(browser.run("return document.documentElement.scrollWidth > window.innerWidth"))
+
+    def test_compare_two_modes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = folder + "/nvfp4"
+            subprocess.run([BINARY, "quantize", MODEL, model, "--weights", "nvfp4"], check=True, capture_output=True)
+            with Server(BINARY, model) as server:
+                browser = Browser(*SIZES["desktop"])
+                self.addCleanup(browser.close)
+                browser.go(server.url + "/")
+                browser.until("return document.querySelector('#mode').options.length > 4")
+                browser.click("#tab-compare")
+                browser.run("document.querySelector('#max-tokens').value = 24")
+                sides = [browser.run(f"return document.querySelector('#{side}-mode').value") for side in ("left", "right")]
+                self.assertEqual(sides, ["weight-only", "plain"])
+                browser.click("#compare-run")
+                browser.until("return document.querySelector('#compare-verdict').textContent.includes('in their first')")
+                self.assertNotEqual(browser.text("#left-text"), browser.text("#right-text"))
+                for side in ("left", "right"):
+                    self.assertIn("tokens/s", browser.text(f"#{side}-facts"))
+                browser.screenshot("desktop-two-modes")
 
     def test_errors_are_shown(self):
         browser = self.open()
