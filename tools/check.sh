@@ -7,5 +7,5 @@ python3 tools/check_layers.py
 python3 tools/check_symbols.py build/cpu
 python3 tools/check_docs.py
 if [ "${1:-}" != --quick ]; then
-  git ls-files -- 'src/*.cc' 'apps/*.cc' | xargs -P "$(nproc)" -n 4 clang-tidy -p build/cpu --quiet --extra-arg=-Wno-unknown-warning-option
+  python3 tools/lint.py build/cpu
 fi

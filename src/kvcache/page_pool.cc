@@ -65,7 +65,7 @@ void PagePool::publish(PageTable& table, std::span<const int32_t> tokens, int64_
       Page& p = at(page);
       p.content = next_content_++;
       p.hash = key_hash;
-      p.key = std::move(key);
+      p.key = key;
       index_.emplace(key_hash, page);
       table.content_ = p.content;
     }

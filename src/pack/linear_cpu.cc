@@ -217,7 +217,8 @@ class Packer {
       for (int lane = 0; lane < lanes; ++lane) {
         pack::LaneWords words;
         for (int v = 0; v < table_.values; ++v) {
-          const int64_t at = code_at_[static_cast<size_t>(lane * table_.values + v)];
+          const int place = lane * table_.values + v;
+          const int64_t at = code_at_[static_cast<size_t>(place)];
           const uint8_t code = codes[at + u * unit_.depth];
           const pack::LaneWords& add = table_.add[(static_cast<size_t>(v) << table_.bits) + code];
           words.half[0] |= add.half[0];

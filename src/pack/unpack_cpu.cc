@@ -36,7 +36,8 @@ void unpack_coded_row(const PackedMatrix& m, const pack::PlacementTable& table, 
     const uint8_t* words = base + k / unit.depth * unit.bytes + slot.lane * item;
     uint32_t code = 0;
     for (int bit = 0; bit < table.bits; ++bit) {
-      const int source = table.sources[static_cast<size_t>(slot.value * table.bits + bit)];
+      const int word_bit = slot.value * table.bits + bit;
+      const int source = table.sources[static_cast<size_t>(word_bit)];
       uint16_t word = 0;
       std::memcpy(&word, words + source / table.lane_bits * word_bytes, static_cast<size_t>(item));
       code |= static_cast<uint32_t>((word >> (source % table.lane_bits)) & 1) << bit;

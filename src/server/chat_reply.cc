@@ -48,7 +48,7 @@ class ChatReply final : public Reply {
       }
     }
     if (sse != nullptr) {
-      stream_delta(event, choice, std::move(delta), sse);
+      stream_delta(event, choice, delta, sse);
     } else {
       choice.content += delta.content;
       for (ToolCall& call : delta.calls) choice.calls.push_back(call_json(call));
@@ -162,7 +162,7 @@ class ChatReply final : public Reply {
     return out;
   }
 
-  void stream_delta(const engine::TokenEvent& event, Choice& choice, ToolDelta delta,
+  void stream_delta(const engine::TokenEvent& event, Choice& choice, const ToolDelta& delta,
                     std::string* sse) {
     if (!std::exchange(choice.begun, true)) {
       // With the first token, not before: clients time the first chunk.

@@ -73,7 +73,7 @@ Result<json::object> read_message(const json::value& value, std::string path, Bo
   } else if (content->is_array()) {
     Result<std::string> joined = join_parts(message, content->get_array());
     if (!joined.ok()) return blame(std::move(joined).error());
-    out["content"] = std::move(*joined);
+    out["content"] = *joined;
   } else if (!content->is_string()) {
     return blame(message.fail(
         "content",

@@ -158,7 +158,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
 }  // namespace
 
-void generate(std::shared_ptr<Exchange> exchange, Backend& backend,
+void generate(const std::shared_ptr<Exchange>& exchange, Backend& backend,
               std::vector<engine::Request> requests, std::unique_ptr<Reply> reply,
               GenerationOptions options) {
   auto job = std::make_shared<Job>(exchange, backend, std::move(reply), std::move(options));

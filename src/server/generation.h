@@ -32,7 +32,7 @@ struct GenerationOptions {
 
 // Submits all `requests` and returns; the rest happens on the connection's strand. Refusals are
 // answered through the exchange. The backend must outlive the exchange.
-void generate(std::shared_ptr<Exchange> exchange, Backend& backend,
+void generate(const std::shared_ptr<Exchange>& exchange, Backend& backend,
               std::vector<engine::Request> requests, std::unique_ptr<Reply> reply,
               GenerationOptions options);
 

@@ -88,7 +88,7 @@ std::string token_text(const Tokenizer& tokenizer, int32_t id) {
 }
 
 std::string token_key(const Tokenizer& tokenizer, int32_t id) {
-  const std::string bytes = tokenizer.token_bytes(id);
+  std::string bytes = tokenizer.token_bytes(id);
   if (find_invalid_utf8(bytes) == std::string_view::npos) return bytes;
   std::string out = "bytes:";
   for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));

@@ -21,7 +21,7 @@ constexpr int kMaxWhitespace = 16;  // between JSON tokens; a model may not fill
 
 // The functions of the library, and the compiler for one tokenizer. Shared with the constraints.
 struct XGrammar {
-  explicit XGrammar(ffi::Library ffi_library) : library(std::move(ffi_library)) {}
+  explicit XGrammar(ffi::Library ffi_library) : library(ffi_library) {}
   ffi::Library library;
   ffi::Raw compile_schema, compile_regex, compile_ebnf;
   ffi::Raw make_matcher, fill_mask, accept, is_terminated;
@@ -195,7 +195,7 @@ Result<std::unique_ptr<GrammarCompiler>> open_xgrammar(const std::filesystem::pa
     return not_found(fmt::format("could not load {}: {}", bindings.string(),
                                  reason == nullptr ? "unknown reason" : reason));
   }
-  auto shared = std::make_shared<XGrammar>(std::move(library));
+  auto shared = std::make_shared<XGrammar>(library);
   shared->end_ids = end_ids;
   SUB8_RETURN_IF_ERROR(make_compiler(*shared, tokenizer, vocab_size));
   return std::unique_ptr<GrammarCompiler>(std::make_unique<XGrammarCompiler>(std::move(shared)));

@@ -80,7 +80,8 @@ AttentionReference attention_reference(const AttentionShape& shape, const uint8_
         mean_error += s.value * errors.back();
       }
       mean_error /= sum;
-      const double splits = static_cast<double>((last - first) / 512 + 2);
+      const int64_t whole_splits = (last - first) / 512;
+      const double splits = static_cast<double>(whole_splits) + 2;
       const double terms = static_cast<double>(std::min<int64_t>(last - first + 1, 512));
       const double chain = (terms + 16 * splits + 16) * kUnit;
       for (int c = 0; c < d; ++c) {

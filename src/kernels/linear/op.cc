@@ -51,8 +51,8 @@ struct ValueTables {
 };
 
 const float* value_table(format::ElementFormat e) {
-  static const ValueTables kTables;
-  return kTables.value[2 * (e.exponent_bits - 5) + e.mantissa_bits].data();
+  static const ValueTables tables;
+  return tables.value[2 * (e.exponent_bits - 5) + e.mantissa_bits].data();
 }
 
 bool is_table(CpuCodec codec) {
@@ -85,8 +85,8 @@ struct ByteTables {
 };
 
 const uint8_t* byte_table(format::ElementFormat e) {
-  static const ByteTables kTables;
-  return kTables.table[e.exponent_bits][e.mantissa_bits].low;
+  static const ByteTables tables;
+  return tables.table[e.exponent_bits][e.mantissa_bits].low;
 }
 
 bool uses_tiles(const PackedMatrix& w, ActivationType x_type, RowClass row_class) {

@@ -72,7 +72,8 @@ SUB8_SIMD_INLINE Vec copy_sign(Vec x, Vec y) {
 // x where lane index is in [begin, end), else `other`.
 SUB8_SIMD_INLINE Vec keep_lanes(Vec x, int begin, int end, float other) {
   const IntVec lane = {0, 1, 2, 3};
-  return (lane >= begin) & (lane < end) ? x : set1(other);
+  const IntVec kept = (lane >= begin) & (lane < end);
+  return kept ? x : set1(other);
 }
 // a where x < y, else b (b where either is NaN).
 SUB8_SIMD_INLINE Vec select_less(Vec x, Vec y, Vec a, Vec b) { return x < y ? a : b; }
