@@ -17,7 +17,7 @@
 #include "checkpoint/weight_source.h"
 #include "engine/engine.h"
 #include "engine/sampling_params.h"
-#include "text/template.h"
+#include "text/chat_template/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace sub8::engine {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "engine/sampling_params.h"
-#include "text/template.h"
+#include "text/chat_template/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace sub8::server {

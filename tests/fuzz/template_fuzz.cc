@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "text/template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace {
 

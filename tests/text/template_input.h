@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "text/template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace sub8::test {
 

@@ -1,9 +1,8 @@
-#include "text/template.h"
-
 #include <gtest/gtest.h>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "text/chat_template/chat_template.h"
 #include "text/template_input.h"
 
 namespace sub8 {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <ctime>
 
-#include "text/template_runtime.h"
+#include "text/chat_template/runtime.h"
 
 namespace sub8::jinja {
 namespace {
@@ -223,9 +223,7 @@ class JsonWriter {
       if (simple != std::string_view::npos) {
         out += '\\';
         out += kTo[simple];
-      } else if (code < 0x20) {
-        append_hex(out, "\\u", code, 4);
-      } else if (code < 0x7f || !style_.ensure_ascii) {
+      } else if (code >= 0x20 && (code < 0x7f || !style_.ensure_ascii)) {
         append_code_point(out, code);
       } else if (code < 0x10000) {
         append_hex(out, "\\u", code, 4);

@@ -1,5 +1,5 @@
 // Budget, value factories, attribute lookup and calls.
-#include "text/template_runtime.h"
+#include "text/chat_template/runtime.h"
 
 #include <algorithm>
 
@@ -118,9 +118,9 @@ Value Runtime::dict(std::vector<std::pair<Value, Value>> items) {
   constexpr uint64_t kItemBytes = 200;  // both values, the canonical key, its index entry
   bytes(items.size() * kItemBytes + sizeof(Dict));
   auto rep = std::make_shared<Dict>();
-  for (auto& [key, value] : items) {
-    std::string canonical = hash_key(*this, key);
-    rep->set(std::move(canonical), std::move(key), std::move(value));
+  for (std::pair<Value, Value>& item : items) {
+    std::string canonical = hash_key(*this, item.first);
+    rep->set(std::move(canonical), std::move(item.first), std::move(item.second));
   }
   check_depth(rep->depth, limits_.max_value_depth);
   return Value(std::shared_ptr<const Dict>(std::move(rep)));
@@ -216,7 +216,7 @@ Value Runtime::get_attribute(const Value& value, std::string_view name) {
   step();
   if (value.is_undefined())
     fail(value.undefined_hint() + ", so it has no attribute '" + std::string(name) + "'");
-  const Value found = plain_attribute(value, name);
+  Value found = plain_attribute(value, name);
   if (!found.is_undefined() || value.is_object() || is_mutating_method(value, name)) return found;
   if (value.is_dict()) {
     if (const Value* item = value.dict().find(hash_key(name))) return *item;
@@ -240,6 +240,7 @@ Value Runtime::call(const Value& callee, Args& args) {
     fail("a '" + type_name(callee) + "' cannot be called");
   }
   const Nest nest(*this);
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): keeps it alive while it runs
   const std::shared_ptr<Object> hold = callee.object();
   return hold->call(*this, args);
 }

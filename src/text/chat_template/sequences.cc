@@ -3,7 +3,7 @@
 #include <functional>
 #include <map>
 
-#include "text/template_filters.h"
+#include "text/chat_template/filters.h"
 
 namespace sub8::jinja {
 namespace {
@@ -127,6 +127,7 @@ std::vector<Value> sorted(Runtime& rt, std::vector<std::pair<Value, Value>> keye
     return reverse ? less(rt, b.first, a.first) : less(rt, a.first, b.first);
   });
   std::vector<Value> out;
+  out.reserve(keyed.size());
   for (auto& [key, value] : keyed) out.push_back(std::move(value));
   return out;
 }
@@ -149,6 +150,7 @@ Value filter_sort(Runtime& rt, const Value& self, Args& args) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : iterate(rt, self)) {
     std::vector<Value> keys;
+    keys.reserve(getters.size());
     for (const Getter& get : getters) keys.push_back(get(rt, item));
     keyed.emplace_back(rt.list(std::move(keys)), std::move(item));
   }

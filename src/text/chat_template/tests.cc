@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "text/template_runtime.h"
+#include "text/chat_template/runtime.h"
 
 namespace sub8::jinja {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "text/template_filters.h"
+#include "text/chat_template/filters.h"
 
 namespace sub8::jinja {
 namespace {

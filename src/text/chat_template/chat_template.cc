@@ -1,6 +1,6 @@
-#include "text/template.h"
+#include "text/chat_template/chat_template.h"
 
-#include "text/template_eval.h"
+#include "text/chat_template/eval.h"
 #include "text/utf8.h"
 
 namespace sub8 {

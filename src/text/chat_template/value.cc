@@ -1,10 +1,10 @@
 // Comparison, arithmetic and iteration with Python's rules.
-#include "text/template_value.h"
+#include "text/chat_template/value.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "text/template_runtime.h"
+#include "text/chat_template/runtime.h"
 
 namespace sub8::jinja {
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <map>
 
-#include "text/template_filters.h"
+#include "text/chat_template/filters.h"
 
 namespace sub8::jinja {
 namespace {
@@ -92,6 +92,7 @@ std::vector<std::string> split_on(Runtime& rt, std::string_view text, std::strin
 
 Value to_list(Runtime& rt, std::vector<std::string> parts) {
   std::vector<Value> items;
+  items.reserve(parts.size());
   for (std::string& part : parts) items.push_back(rt.string(std::move(part)));
   return rt.list(std::move(items));
 }

@@ -1,4 +1,4 @@
-#include "text/template_loop.h"
+#include "text/chat_template/loop.h"
 
 #include <algorithm>
 
@@ -148,6 +148,7 @@ Value Macro::call(Runtime& rt, Args& args) {
   }
   if (stmt_.uses_kwargs) {
     std::vector<std::pair<Value, Value>> items;
+    items.reserve(named.size());
     for (auto& [key, value] : named) items.emplace_back(rt.string(key), std::move(value));
     scope->set("kwargs", rt.dict(std::move(items)));
   } else if (!named.empty()) {

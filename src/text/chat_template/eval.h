@@ -1,12 +1,12 @@
-// The evaluator of chat templates. Private to src/text.
+// The evaluator of chat templates. Private to this folder.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "text/template_ast.h"
-#include "text/template_runtime.h"
+#include "text/chat_template/ast.h"
+#include "text/chat_template/runtime.h"
 
 namespace sub8::jinja {
 

@@ -1,5 +1,5 @@
 // The expression half of the parser, with jinja2's grammar and precedences. Included by
-// template_parser.cc only.
+// parser.cc only.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "text/template_ast.h"
-#include "text/template_runtime.h"
+#include "text/chat_template/ast.h"
+#include "text/chat_template/runtime.h"
 
 namespace sub8::jinja {
 

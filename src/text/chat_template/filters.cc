@@ -1,6 +1,6 @@
 // Filters on single values: text, numbers, defaults, JSON. The ones on sequences are in
-// template_sequences.cc, which also owns the table.
-#include "text/template_filters.h"
+// sequences.cc, which also owns the table.
+#include "text/chat_template/filters.h"
 
 #include <algorithm>
 #include <array>
@@ -83,7 +83,7 @@ Value truncate_to_int(double d) {
 
 Value filter_int(Runtime&, const Value& self, Args& args) {
   const Bound bound("int", args, {"default", "base"}, 0);
-  const Value fallback = bound.value(0, int64_t{0});
+  Value fallback = bound.value(0, int64_t{0});
   if (self.is_undefined()) fail(self.undefined_hint());
   if (self.is_integral()) return self.as_int();
   if (self.is_float()) {

@@ -1,4 +1,4 @@
-// Tokens and syntax tree of chat templates. Private to src/text.
+// Tokens and syntax tree of chat templates. Private to this folder.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/template_value.h"
+#include "text/chat_template/value.h"
 
 namespace sub8::jinja {
 

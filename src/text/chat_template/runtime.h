@@ -1,5 +1,5 @@
 // The state of one rendering: budget against hostile templates, factories for values, and the
-// environment's filters, tests, methods and globals. Private to src/text.
+// environment's filters, tests, methods and globals. Private to this folder.
 #pragma once
 
 #include <ctime>
@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "text/template.h"
-#include "text/template_value.h"
+#include "text/chat_template/chat_template.h"
+#include "text/chat_template/value.h"
 
 namespace sub8::jinja {
 
@@ -113,7 +113,7 @@ Native find_method(const Value& value, std::string_view name);
 bool is_mutating_method(const Value& value, std::string_view name);
 void define_globals(Runtime& rt, Scope& scope);
 
-// Formatting (template_format.cc, template_printf.cc): Python's str(), repr(), json.dumps, the
+// Formatting (format.cc, printf.cc): Python's str(), repr(), json.dumps, the
 // % operator and str.format.
 std::string to_str(Runtime& rt, const Value& value);
 std::string to_repr(Runtime& rt, const Value& value);
@@ -133,7 +133,7 @@ std::string str_format(Runtime& rt, const std::string& format, Args& args);
 std::string format_time(const std::tm& time, const std::string& format);
 std::string escape_html(std::string_view text);
 
-// Text helpers (template_text.cc), all on UTF-8 by code points.
+// Text helpers (text.cc), all on UTF-8 by code points.
 int64_t count_code_points(std::string_view text);
 char32_t decode_at(std::string_view text, size_t& position);  // advances
 void append_code_point(std::string& out, char32_t code);

@@ -4,7 +4,7 @@
 
 #include <utf8proc.h>
 
-#include "text/template_runtime.h"
+#include "text/chat_template/runtime.h"
 #include "text/utf8.h"
 
 namespace sub8::jinja {

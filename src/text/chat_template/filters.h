@@ -1,4 +1,4 @@
-// The filters of template_filters.cc and helpers they share with the methods. Private to src/text.
+// The filters of filters.cc and helpers they share with the methods. Private to this folder.
 #pragma once
 
 #include <optional>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/template_runtime.h"
+#include "text/chat_template/runtime.h"
 
 namespace sub8::jinja {
 

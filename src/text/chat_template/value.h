@@ -1,5 +1,5 @@
 // Values of the chat-template interpreter: what a Jinja expression can hold, with Python's rules.
-// Private to src/text (the public interface is template.h).
+// Private to this folder (the public interface is chat_template.h).
 //
 // Strings, sequences and dicts are immutable and shared: a template cannot change one (that is the
 // rule of Jinja's immutable sandbox), so no cycles arise through them. Objects with state

@@ -1,4 +1,4 @@
-// `loop` and macros as values. Private to src/text.
+// `loop` and macros as values. Private to this folder.
 #pragma once
 
 #include <deque>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "text/template_eval.h"
+#include "text/chat_template/eval.h"
 
 namespace sub8::jinja {
 

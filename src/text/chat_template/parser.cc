@@ -1,5 +1,5 @@
 // Statements of the template language; expressions are in template_expression_parser.h.
-#include "text/template_expression_parser.h"
+#include "text/chat_template/expression_parser.h"
 
 namespace sub8::jinja {
 namespace {

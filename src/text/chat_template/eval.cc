@@ -1,9 +1,9 @@
 // Walks the syntax tree: statements write to an output, expressions give values.
-#include "text/template_eval.h"
+#include "text/chat_template/eval.h"
 
 #include <algorithm>
 
-#include "text/template_loop.h"
+#include "text/chat_template/loop.h"
 
 namespace sub8::jinja {
 

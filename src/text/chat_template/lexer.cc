@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "text/template_ast.h"
-#include "text/template_runtime.h"
+#include "text/chat_template/ast.h"
+#include "text/chat_template/runtime.h"
 
 namespace sub8::jinja {
 namespace {
