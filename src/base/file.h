@@ -38,7 +38,7 @@ class MappedFile {
 // The content of a file of at most `limit` bytes. "-" is not special.
 Result<std::string> read_file(const std::filesystem::path& path, size_t limit = size_t{256} << 20);
 
-// Writes `content` so that `path` holds either the old or the new content, whatever happens.
+// `path`, links followed, holds the old or the new content; a device or pipe is written in place.
 Status write_file_atomic(const std::filesystem::path& path, std::string_view content);
 
 // A sequential file writer that reports every failure (a full disk too) as an Error.

@@ -78,6 +78,7 @@ class GgufSource final : public WeightSource {
 
 Result<std::unique_ptr<WeightSource>> GgufSource::open(const fs::path& path) {
   auto out = std::make_unique<GgufSource>();
+  out->path_ = path;
   SUB8_ASSIGN_OR_RETURN(out->file_, GgufFile::open(path));
   SUB8_ASSIGN_OR_RETURN(out->config_, gguf_model_config(out->file_));
   SUB8_ASSIGN_OR_RETURN(out->tokenizer_, sub8::checkpoint::gguf_tokenizer(out->file_));

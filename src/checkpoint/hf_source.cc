@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "base/checked_math.h"
+#include "base/json_keys.h"
 #include "checkpoint/hf_tensors.h"
-#include "checkpoint/json_keys.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/model_layout.h"
 #include "checkpoint/quantization_config.h"
@@ -94,7 +94,6 @@ class HfSource final : public WeightSource {
   Result<StoredMatrix> view(const Entry& entry) const;
   std::string label(const Entry& entry, std::string_view name) const;
 
-  fs::path directory_;
   ModelConfig config_;
   QuantizationConfig quantization_config_;
   HfTensors tensors_;
@@ -181,7 +180,7 @@ Status HfSource::read_quantization(const fs::path& directory, const JsonRef& roo
 
 Result<std::unique_ptr<WeightSource>> HfSource::open(const fs::path& directory) {
   auto out = std::make_unique<HfSource>();
-  out->directory_ = directory;
+  out->path_ = directory;
   const fs::path config_path = directory / "config.json";
   SUB8_ASSIGN_OR_RETURN(out->texts_.config, read_model_file(config_path));
   SUB8_ASSIGN_OR_RETURN(const auto document, parse_json(out->texts_.config, config_path.string()));
@@ -236,11 +235,11 @@ Status HfSource::resolve_dense(const ExpectedWeight& expected, Entry& entry) {
   entry.codes = tensors_.take(name);
   if (entry.codes == nullptr) {
     if (tensors_.has(entry.slice.module + ".weight_packed")) {
-      return corrupt_data(directory_.string() + ": module \"" + expected.name +
+      return corrupt_data(path_.string() + ": module \"" + expected.name +
                           "\" is not quantised according to the configuration, but has "
                           "weight_packed");
     }
-    return corrupt_data(directory_.string() + ": tensor \"" + name + "\" is missing" +
+    return corrupt_data(path_.string() + ": tensor \"" + name + "\" is missing" +
                         (expected.name == "lm_head"
                              ? " and config.json says that it is not tied to the embedding"
                              : ""));
@@ -265,7 +264,7 @@ Status HfSource::resolve_coded(const ExpectedWeight& expected, Entry& entry) {
     if (suffix.empty()) return static_cast<const Tensor*>(nullptr);
     const Tensor* found = tensors_.take(prefix + std::string(suffix));
     if (found != nullptr) return found;
-    return corrupt_data(directory_.string() + ": tensor \"" + prefix + std::string(suffix) +
+    return corrupt_data(path_.string() + ": tensor \"" + prefix + std::string(suffix) +
                         "\" is missing; " + quantization_ + " stores \"" + expected.name +
                         "\" as " + f.name() +
                         (tensors_.has(prefix + "weight")
@@ -358,7 +357,7 @@ Status HfSource::resolve_all() {
   }
   for (const auto& [name, format] : quantization_config_.modules()) {
     if (!entries_.contains(name)) {
-      return corrupt_data(directory_.string() + ": quantization_config lists the module \"" + name +
+      return corrupt_data(path_.string() + ": quantization_config lists the module \"" + name +
                           "\", which this model does not have");
     }
   }
@@ -418,7 +417,7 @@ Result<const Entry*> HfSource::entry(std::string_view name, bool matrix) const {
   const auto at = entries_.find(own);
   const WeightInfo* info = find(own);
   if (at == entries_.end() || (info->kind != WeightKind::kVector) != matrix) {
-    return not_found(directory_.string() + ": no " + (matrix ? "matrix" : "vector") + " named \"" +
+    return not_found(path_.string() + ": no " + (matrix ? "matrix" : "vector") + " named \"" +
                      std::string(name) + "\"");
   }
   return &at->second;

@@ -1,5 +1,6 @@
 #include "checkpoint/model_file.h"
 
+#include <algorithm>
 #include <system_error>
 
 #include "base/file.h"
@@ -24,6 +25,21 @@ Result<std::string> read_model_file(const fs::path& path) {
   }
   if (bytes.empty()) return std::string();
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Result<std::vector<fs::path>> files_with_extension(const fs::path& directory,
+                                                   std::string_view extension) {
+  std::vector<fs::path> out;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().extension() == extension) out.push_back(at->path());
+  }
+  if (error) {
+    return invalid_argument("could not list the directory '" + directory.string() +
+                            "': " + error.message());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 Result<std::string> read_optional_model_file(const fs::path& path) {

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -18,5 +20,10 @@ Result<std::string> read_model_file(const std::filesystem::path& path);
 
 // The same, or "" where nothing has that name. A JSON file that is there must not be empty.
 Result<std::string> read_optional_model_file(const std::filesystem::path& path);
+
+// The files of a directory with this extension (".gguf"), sorted. A directory that cannot be listed
+// is an error.
+Result<std::vector<std::filesystem::path>> files_with_extension(
+    const std::filesystem::path& directory, std::string_view extension);
 
 }  // namespace sub8::checkpoint

@@ -12,7 +12,8 @@
 #include "base/checked_math.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "checkpoint/json_keys.h"
+#include "base/json_keys.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/residue_names.h"
 #include "checkpoint/safetensors.h"
 #include "format/activation.h"
@@ -230,9 +231,8 @@ void select_channels(ResidueModule& module) {
 }
 
 bool has_residue(const fs::path& model_directory) {
-  std::error_code ignored;
-  return fs::exists(residue_json_path(model_directory), ignored) ||
-         fs::exists(residue_tensors_path(model_directory), ignored);
+  return is_present(residue_json_path(model_directory)) ||
+         is_present(residue_tensors_path(model_directory));
 }
 
 Result<std::shared_ptr<const Residue>> read_residue(const fs::path& model_directory,

@@ -6,7 +6,7 @@
 
 #include "base/checked_math.h"
 #include "base/json.h"
-#include "checkpoint/json_keys.h"
+#include "base/json_keys.h"
 #include "checkpoint/model_file.h"
 
 namespace sub8::checkpoint {
@@ -257,13 +257,22 @@ Result<SafetensorsModel> SafetensorsModel::open(const fs::path& directory) {
   const fs::path index_path = directory / "model.safetensors.index.json";
   if (is_present(index_path)) {
     SUB8_ASSIGN_OR_RETURN(const ShardIndex index, read_index(index_path));
+    const fs::path other = directory / "model.safetensors";
+    if (is_present(other) &&
+        std::find(index.files.begin(), index.files.end(), other.filename()) == index.files.end()) {
+      return corrupt_data(
+          "'" + other.string() + "' lies beside " + index_path.filename().string() +
+          ", which does not list it: programs disagree about which of the two "
+          "models counts. Move the one that is not meant elsewhere (model.safetensors, "
+          "or the index with its shards)");
+    }
     for (const std::string& name : index.files) {
       if (!is_present(directory / name)) {
         return not_found("'" + (directory / name).string() + "' is missing: " +
                          index_path.string() + " lists it; download the model again");
       }
-      SUB8_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(directory / name));
-      SUB8_RETURN_IF_ERROR(out.add(std::move(file), directory / name));
+      SUB8_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(directory / name));
+      SUB8_RETURN_IF_ERROR(out.add(file, directory / name));
     }
     for (const auto& [tensor, file] : index.weight_map) {
       const Tensor* found = out.find(tensor);
@@ -276,11 +285,7 @@ Result<SafetensorsModel> SafetensorsModel::open(const fs::path& directory) {
   }
   fs::path single = directory / "model.safetensors";
   if (!is_present(single)) {
-    std::vector<fs::path> candidates;
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-      if (entry.path().extension() == ".safetensors") candidates.push_back(entry.path());
-    }
+    SUB8_ASSIGN_OR_RETURN(const auto candidates, files_with_extension(directory, ".safetensors"));
     if (candidates.size() != 1) {
       return not_found("'" + directory.string() +
                        "' has neither model.safetensors nor "
@@ -293,8 +298,8 @@ Result<SafetensorsModel> SafetensorsModel::open(const fs::path& directory) {
     }
     single = candidates.front();
   }
-  SUB8_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(single));
-  SUB8_RETURN_IF_ERROR(out.add(std::move(file), single));
+  SUB8_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(single));
+  SUB8_RETURN_IF_ERROR(out.add(file, single));
   return out;
 }
 

@@ -66,7 +66,7 @@ class SafetensorsFile {
 };
 
 // The weights of a model directory: model.safetensors, or the shards that
-// model.safetensors.index.json lists, or the only *.safetensors file that there is.
+// model.safetensors.index.json lists (not both), or the only *.safetensors file that there is.
 class SafetensorsModel {
  public:
   static Result<SafetensorsModel> open(const std::filesystem::path& directory);

@@ -97,7 +97,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
       entry->file_offset = static_cast<uint64_t>(offset);
       offset = end;
     }
-    const std::string text = header_text(std::move(header));
+    const std::string text = header_text(header);
     for (Entry* entry : members) entry->file_offset += 8 + text.size();
     std::string length(8, '\0');
     for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));

@@ -42,14 +42,12 @@ Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& model) {
   std::error_code ignored;
   if (fs::is_directory(model, ignored)) {
     if (!is_present(model / "config.json")) {
-      std::vector<std::string> ggufs;
-      for (const auto& entry : fs::directory_iterator(model, ignored)) {
-        if (entry.path().extension() == ".gguf") ggufs.push_back(entry.path().string());
-      }
+      SUB8_ASSIGN_OR_RETURN(const auto ggufs, files_with_extension(model, ".gguf"));
       return not_found("'" + model.string() + "' has no config.json" +
-                       (ggufs.empty() ? "; a model directory holds config.json, tokenizer.json and "
-                                        "*.safetensors"
-                                      : "; for a GGUF name the file itself: " + ggufs.front()));
+                       (ggufs.empty()
+                            ? "; a model directory holds config.json, tokenizer.json and "
+                              "*.safetensors"
+                            : "; for a GGUF name the file itself: " + ggufs.front().string()));
     }
     return open_hf_directory(model);
   }

@@ -69,6 +69,8 @@ class WeightSource {
  public:
   virtual ~WeightSource();
 
+  // The directory or the GGUF file, as it was named.
+  const std::filesystem::path& path() const { return path_; }
   virtual const ModelConfig& config() const = 0;
   const GenerationConfig& generation_config() const { return generation_config_; }
   const CheckpointTexts& texts() const { return texts_; }
@@ -113,6 +115,7 @@ class WeightSource {
   // Appends to weights(); names are unique.
   void add_weight(WeightInfo info);
 
+  std::filesystem::path path_;
   GenerationConfig generation_config_;
   CheckpointTexts texts_;
   std::vector<std::string> ignored_;

@@ -62,13 +62,14 @@ std::vector<int32_t> collect_end_ids(const checkpoint::WeightSource& source,
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const checkpoint::WeightSource& source) {
   if (const checkpoint::GgufTokenizer* gguf = source.gguf_tokenizer()) {
-    return Tokenizer::from_gguf(gguf_vocab(*gguf, "the GGUF vocabulary"));
+    return Tokenizer::from_gguf(gguf_vocab(*gguf, source.path().string()));
   }
   if (source.texts().tokenizer.empty()) {
     return not_found(
-        "the model directory has no tokenizer.json; copy it there from where the model came from");
+        fmt::format("'{}' has no tokenizer.json; copy it there from where the model came from",
+                    source.path().string()));
   }
-  return Tokenizer::from_json(source.texts().tokenizer, "tokenizer.json",
+  return Tokenizer::from_json(source.texts().tokenizer, (source.path() / "tokenizer.json").string(),
                               source.texts().tokenizer_config);
 }
 
@@ -77,15 +78,15 @@ Result<Bundle> make_bundle(std::unique_ptr<checkpoint::WeightSource> source) {
   SUB8_ASSIGN_OR_RETURN(out.tokenizer, load_tokenizer(*source));
   const int64_t vocab = source->config().vocab_size;
   if (out.tokenizer->vocab_size() > vocab) {
-    return corrupt_data(
-        fmt::format("the tokenizer has {} tokens, but the model's embedding only {}: they do not "
-                    "belong together",
-                    out.tokenizer->vocab_size(), vocab));
+    return corrupt_data(fmt::format(
+        "{}: the tokenizer has {} tokens, but the model's embedding only {}: they do not "
+        "belong together",
+        source->path().string(), out.tokenizer->vocab_size(), vocab));
   }
   out.warnings = source->warnings();
   if (!source->texts().chat_template.empty()) {
-    SUB8_ASSIGN_OR_RETURN(out.chat_template,
-                          ChatTemplate::parse(source->texts().chat_template, "chat template"));
+    SUB8_ASSIGN_OR_RETURN(out.chat_template, ChatTemplate::parse(source->texts().chat_template,
+                                                                 source->path().string()));
   }
   out.end_ids = collect_end_ids(*source, *out.tokenizer);
   if (out.end_ids.empty())

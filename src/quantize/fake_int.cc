@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/wrapped_source.h"
 #include "format/block.h"
 
 namespace sub8::quantize {
@@ -23,17 +24,12 @@ float nearest_integer(float x) {
   return (x + kMagic) - kMagic;
 }
 
-class FakeSource final : public WeightSource {
+class FakeSource final : public checkpoint::WrappedSource {
  public:
   FakeSource(std::unique_ptr<WeightSource> source, const FakeInt& rule)
-      : source_(std::move(source)), rule_(rule) {
-    generation_config_ = source_->generation_config();
-    texts_ = source_->texts();
-    ignored_ = source_->ignored();
-    warnings_ = source_->warnings();
+      : WrappedSource(std::move(source)), rule_(rule) {
     quantization_ = "fake " + rule_.name();
-    kv_cache_scheme_ = source_->kv_cache_scheme();
-    for (WeightInfo info : source_->weights()) {
+    for (WeightInfo info : this->source().weights()) {
       if (rounded(info)) {
         info.format = format::dense_format(DType::kBF16);
         info.stored_type = rule_.name();
@@ -45,18 +41,9 @@ class FakeSource final : public WeightSource {
     }
   }
 
-  const checkpoint::ModelConfig& config() const override { return source_->config(); }
-  const checkpoint::GgufTokenizer* gguf_tokenizer() const override {
-    return source_->gguf_tokenizer();
-  }
-  bool tied_head() const override { return source_->tied_head(); }
-  Result<std::optional<float>> kv_scale(int64_t layer, bool value_side) const override {
-    return source_->kv_scale(layer, value_side);
-  }
-
   Result<StoredMatrix> matrix(std::string_view module, DType decoded) const override {
-    const WeightInfo* info = source_->find(module);
-    if (info == nullptr || !rounded(*info)) return source_->matrix(module, decoded);
+    const WeightInfo* info = source().find(module);
+    if (info == nullptr || !rounded(*info)) return source().matrix(module, decoded);
     const bool wide = decoded == DType::kF32;
     StoredMatrix out;
     out.format = format::dense_format(wide ? DType::kF32 : DType::kBF16);
@@ -84,8 +71,8 @@ class FakeSource final : public WeightSource {
 
   Status decode_rows(std::string_view module, int64_t row, int64_t count,
                      std::span<float> out) const override {
-    SUB8_RETURN_IF_ERROR(source_->decode_rows(module, row, count, out));
-    const WeightInfo* info = source_->find(module);
+    SUB8_RETURN_IF_ERROR(source().decode_rows(module, row, count, out));
+    const WeightInfo* info = source().find(module);
     if (info == nullptr || !rounded(*info)) return {};
     for (int64_t r = 0; r < count; ++r) {
       fake_quantize_row(
@@ -94,21 +81,15 @@ class FakeSource final : public WeightSource {
     return {};
   }
 
-  Result<std::vector<float>> vector(std::string_view name) const override {
-    return source_->vector(name);
-  }
-  void release(std::string_view module) const override { source_->release(module); }
-
  private:
   bool rounded(const WeightInfo& info) const {
     if (info.name == "lm_head") return rule_.lm_head;
     if (info.kind == WeightKind::kEmbedding) {
-      return rule_.lm_head && source_->tied_head() && info.name.ends_with("embed_tokens");
+      return rule_.lm_head && source().tied_head() && info.name.ends_with("embed_tokens");
     }
     return info.kind == WeightKind::kLinear;
   }
 
-  std::unique_ptr<WeightSource> source_;
   FakeInt rule_;
 };
 
@@ -116,8 +97,8 @@ class FakeSource final : public WeightSource {
 
 double FakeInt::storage_bits(int64_t cols) const {
   if (group == 0) return bits + 32.0 / static_cast<double>(cols);
-  const auto groups = static_cast<double>((cols + group - 1) / group);
-  return bits + 16.0 * groups / static_cast<double>(cols);
+  const int64_t groups = (cols + group - 1) / group;
+  return bits + 16.0 * static_cast<double>(groups) / static_cast<double>(cols);
 }
 
 std::string FakeInt::name() const {

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "checkpoint/wrapped_source.h"
 #include "quantize/matrix_quantizer.h"
 #include "quantize/quantize.h"
 #include "tensor/decode.h"
@@ -15,25 +16,19 @@ using checkpoint::WeightInfo;
 using checkpoint::WeightSource;
 using format::OuterScale;
 
-class QuantizedSource final : public WeightSource {
+class QuantizedSource final : public checkpoint::WrappedSource {
  public:
   QuantizedSource(std::unique_ptr<WeightSource> source, const Recipe& recipe, Plan plan,
                   int threads)
-      : source_(std::move(source)),
+      : WrappedSource(std::move(source)),
         recipe_(recipe),
         plan_(std::move(plan)),
         pool_(threads),
-        scales_(*source_, plan_, recipe_) {
-    generation_config_ = source_->generation_config();
-    texts_ = source_->texts();
-    ignored_ = source_->ignored();
-    warnings_ = source_->warnings();
+        scales_(this->source(), plan_, recipe_) {
     warnings_.insert(warnings_.end(), plan_.warnings.begin(), plan_.warnings.end());
-    quantization_ = "sub8 at load from " +
-                    (source_->quantization().empty() ? "16/32-bit" : source_->quantization());
-    kv_cache_scheme_ = source_->kv_cache_scheme();
+    quantization_ = "sub8 at load from " + (quantization_.empty() ? "16/32-bit" : quantization_);
     for (const PlannedWeight& w : plan_.weights) {  // all weights, in the source's order
-      WeightInfo info = source_->weights()[w.index];
+      WeightInfo info = this->source().weights()[w.index];
       if (w.quantize) {
         info.format = w.format;
         info.stored_type = w.format.name();
@@ -44,18 +39,9 @@ class QuantizedSource final : public WeightSource {
     }
   }
 
-  const checkpoint::ModelConfig& config() const override { return source_->config(); }
-  const checkpoint::GgufTokenizer* gguf_tokenizer() const override {
-    return source_->gguf_tokenizer();
-  }
-  bool tied_head() const override { return source_->tied_head(); }
-  Result<std::optional<float>> kv_scale(int64_t layer, bool value_side) const override {
-    return source_->kv_scale(layer, value_side);
-  }
-
   Result<StoredMatrix> matrix(std::string_view module, format::DType decoded) const override {
     const PlannedWeight* w = planned(module);
-    if (w == nullptr) return source_->matrix(module, decoded);
+    if (w == nullptr) return source().matrix(module, decoded);
     const std::scoped_lock lock(mutex_);
     SUB8_ASSIGN_OR_RETURN(const float alpha, scales_.alpha_of(*w, pool_));
     return quantized(*w, alpha, 0, w->rows, pool_);
@@ -64,7 +50,7 @@ class QuantizedSource final : public WeightSource {
   Status decode_rows(std::string_view module, int64_t row, int64_t count,
                      std::span<float> out) const override {
     const PlannedWeight* w = planned(module);
-    if (w == nullptr) return source_->decode_rows(module, row, count, out);
+    if (w == nullptr) return source().decode_rows(module, row, count, out);
     float alpha = 1.0F;
     if (w->scale_group >= 0) {
       const std::scoped_lock lock(mutex_);
@@ -76,15 +62,10 @@ class QuantizedSource final : public WeightSource {
     return {};
   }
 
-  Result<std::vector<float>> vector(std::string_view name) const override {
-    return source_->vector(name);
-  }
-  void release(std::string_view module) const override { source_->release(module); }
-
  private:
   // The plan of a quantised module; "lm_head" of a tied model is the table.
   const PlannedWeight* planned(std::string_view module) const {
-    const WeightInfo* info = source_->find(module);
+    const WeightInfo* info = source().find(module);
     if (info == nullptr) return nullptr;
     const auto at = planned_.find(info->name);
     return at == planned_.end() ? nullptr : at->second;
@@ -93,7 +74,7 @@ class QuantizedSource final : public WeightSource {
   Result<StoredMatrix> quantized(const PlannedWeight& w, float alpha, int64_t row, int64_t count,
                                  ThreadPool& pool) const {
     auto rows = std::make_shared<QuantizedRows>();
-    SUB8_RETURN_IF_ERROR(quantize_rows(*source_, source_->weights()[w.index], w.format,
+    SUB8_RETURN_IF_ERROR(quantize_rows(source(), source().weights()[w.index], w.format,
                                        recipe_.rules, alpha, row, count, pool, *rows));
     StoredMatrix out;
     out.format = w.format;
@@ -110,7 +91,6 @@ class QuantizedSource final : public WeightSource {
     return out;
   }
 
-  std::unique_ptr<WeightSource> source_;
   const Recipe recipe_;
   const Plan plan_;
   mutable std::mutex mutex_;  // over pool_ and scales_

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/json_keys.h"
 #include "text/utf8.h"
 
 namespace sub8::server {
@@ -30,6 +31,8 @@ Result<json::value> parse_body(std::string_view body) {
     return invalid_argument("the request body is empty; expected a JSON object");
   Result<json::value> parsed = parse_json(body, "the request body");
   if (!parsed.ok()) return invalid_argument(parsed.error().message);
+  if (Status keys = check_no_duplicate_keys(body, "the request body"); !keys.ok())
+    return invalid_argument(keys.error().message);
   return parsed;
 }
 

@@ -55,10 +55,10 @@ Status PreTokenizer::parse_split(const JsonRef& json, Step* step) {
   SUB8_ASSIGN_OR_RETURN(const JsonRef behavior, json.at("behavior"));
   SUB8_ASSIGN_OR_RETURN(step->behavior, parse_behavior(json, ""));
   SUB8_ASSIGN_OR_RETURN(step->invert, json.get_bool("invert", false));
-  if (!step->invert && step->behavior == Behavior::kIsolated) {
-    step->fast = find_split_pattern(step->pattern.regex_source);
-  } else if (step->invert && step->behavior == Behavior::kRemoved) {
-    // "Keep the matches": what these patterns do not match is nothing.
+  // The known patterns match every character, so removing what lies between the matches is the same
+  // as isolating them.
+  const Behavior matches_alone = step->invert ? Behavior::kRemoved : Behavior::kIsolated;
+  if (step->behavior == matches_alone) {
     step->fast = find_split_pattern(step->pattern.regex_source);
   }
   return {};

@@ -1,7 +1,9 @@
 // Reads tokenizer.json into a TokenizerSpec.
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
+#include "base/json_keys.h"
 #include "text/tokenizer_spec.h"
 
 namespace sub8 {
@@ -195,6 +197,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::from_json(std::string_view tokeniz
   spec.source = std::string(source);
   {
     SUB8_ASSIGN_OR_RETURN(const json::value document, parse_json(tokenizer_json, source));
+    SUB8_RETURN_IF_ERROR(check_no_duplicate_keys(tokenizer_json, source));
     const JsonRef root(document, spec.source);
     SUB8_ASSIGN_OR_RETURN(const JsonRef model, root.at("model"));
     SUB8_RETURN_IF_ERROR(parse_model(model, &spec));
@@ -208,7 +211,9 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::from_json(std::string_view tokeniz
   }
   if (spec.options.unk_id != kNoToken) spec.special_ids.unk = spec.options.unk_id;
   if (!config_json.empty()) {
-    SUB8_RETURN_IF_ERROR(parse_config(config_json, "tokenizer_config.json", &spec));
+    const std::filesystem::path beside = spec.source;
+    SUB8_RETURN_IF_ERROR(parse_config(
+        config_json, (beside.parent_path() / "tokenizer_config.json").string(), &spec));
   }
   return TokenizerSpec::build(std::move(spec));
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "checkpoint/weight_source.h"
 #include "test_files.h"
@@ -70,6 +71,65 @@ TEST_F(ModelFile, AnEmptyJsonFileIsAnError) {
     if (!name.ends_with(".json")) continue;
     const std::string error = error_with(name, [](const fs::path& path) { write_text(path, ""); });
     EXPECT_NE(error.find(name), std::string::npos) << name << ": " << error;
+  }
+}
+
+// Files are looked at with the rights of nobody while this lives.
+class AsNobody {
+ public:
+  AsNobody() {
+    if (::geteuid() == 0) changed_ = ::seteuid(65534) == 0;
+  }
+  ~AsNobody() {
+    if (changed_) {
+      EXPECT_EQ(::seteuid(0), 0);
+    }
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+
+ private:
+  bool changed_ = false;
+};
+
+// What may not be read is never taken for absent.
+TEST_F(ModelFile, MissingPermissionIsSaid) {
+  constexpr const char* kDenied = "Permission denied";
+  fs::permissions(dir_.path(), fs::perms(0755));
+  const fs::path model = dir_ / "model";
+  const auto error = [&] {
+    const AsNobody nobody;
+    const auto opened = open_checkpoint(model);
+    return opened.ok() ? std::string() : opened.error().message;
+  };
+  const auto closed = [&](const fs::path& path) {
+    fs::permissions(path, fs::perms(0));
+    std::string out = error();
+    fs::permissions(path, fs::perms(fs::is_directory(path) ? 0755 : 0644));
+    return out;
+  };
+  for (const char* name : kFiles) {
+    if (std::string_view(name) == "model.safetensors.index.json") continue;
+    (void)error_with(name, [](const fs::path& path) {
+      fs::copy(fs::path(SUB8_TEST_DATA) / "models/llama-chat/config.json", path);
+    });
+    const std::string said = closed(model / name);
+    EXPECT_NE(said.find(name), std::string::npos) << name << ": " << said;
+    EXPECT_NE(said.find(kDenied), std::string::npos) << name << ": " << said;
+  }
+  (void)error_with("config.json", [](const fs::path&) {});
+  const std::string search = closed(model);
+  EXPECT_NE(search.find(kDenied), std::string::npos) << search;
+  EXPECT_EQ(search.find("no config.json"), std::string::npos) << search;
+  // May be entered, not listed.
+  for (const char* missing : {"config.json", "model.safetensors"}) {
+    (void)error_with(missing, [](const fs::path&) {});
+    fs::permissions(model, fs::perms(0311));
+    const std::string listed = error();
+    fs::permissions(model, fs::perms(0755));
+    EXPECT_NE(listed.find("could not list the directory '" + model.string()), std::string::npos)
+        << listed;
+    EXPECT_NE(listed.find(kDenied), std::string::npos) << listed;
   }
 }
 

@@ -145,6 +145,31 @@ TEST(Safetensors, ShardIndexIsChecked) {
   });
 }
 
+// Two models in one directory: nothing says which is meant. An index may list model.safetensors.
+TEST(Safetensors, AFileBesideAnIndexIsRefused) {
+  const fs::path data = SUB8_TEST_DATA;
+  TempDir dir;
+  const auto keep = fs::copy_options::recursive | fs::copy_options::overwrite_existing;
+  fs::copy(data / "models/llama-sharded", dir.path(), keep);
+  fs::copy(data / "models/llama/model.safetensors", dir / "model.safetensors", keep);
+  const auto two = SafetensorsModel::open(dir.path());
+  ASSERT_FALSE(two.ok());
+  EXPECT_EQ(two.error().code, ErrorCode::kCorruptData);
+  EXPECT_NE(two.error().message.find((dir / "model.safetensors").string()), std::string::npos);
+  EXPECT_NE(two.error().message.find("index.json"), std::string::npos);
+
+  fs::remove(dir / "model.safetensors");
+  fs::rename(dir / "model-00002-of-00003.safetensors", dir / "model.safetensors");
+  std::string index = read_file(dir / "model.safetensors.index.json").value();
+  const std::string shard = "model-00002-of-00003.safetensors";
+  for (size_t at = 0; (at = index.find(shard, at)) != std::string::npos;) {
+    index.replace(at, shard.size(), "model.safetensors");
+  }
+  write_text(dir / "model.safetensors.index.json", index);
+  const auto listed = SafetensorsModel::open(dir.path());
+  EXPECT_TRUE(listed.ok()) << listed.error().message;
+}
+
 std::vector<TensorSpec> sample_specs() {
   std::vector<TensorSpec> out(4);
   out[0].name = "a", out[0].dtype = DType::kU8, out[0].shape = {5};

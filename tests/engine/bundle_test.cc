@@ -122,6 +122,31 @@ TEST_F(BundleTest, WithoutATemplateRawIsNamed) {
   EXPECT_NE(refused.error().message.find("--raw"), std::string::npos);
 }
 
+TEST_F(BundleTest, ErrorsNameTheFile) {
+  const auto error = [&] {
+    auto source = checkpoint::open_checkpoint(dir_);
+    EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
+    const auto bundle = make_bundle(std::move(source).value());
+    EXPECT_FALSE(bundle.ok());
+    return bundle.ok() ? std::string() : bundle.error().message;
+  };
+  const auto named = [&](const std::string& file) {
+    const std::string text = error();
+    EXPECT_NE(text.find(dir_.string() + file), std::string::npos) << text;
+  };
+  edit("tokenizer_config.json", [](json::object& file) { file["bos_token"] = 7; });
+  named("/tokenizer_config.json: $.bos_token");
+  edit("tokenizer_config.json", [](json::object& file) {
+    file["bos_token"] = nullptr;
+    file["chat_template"] = "{% for %}";
+  });
+  named("', line 1");
+  edit("tokenizer.json", [](json::object& file) { file["model"].as_object()["type"] = "Unigram"; });
+  named("/tokenizer.json: $.model");
+  fs::remove(dir_ / "tokenizer.json");
+  named("' has no tokenizer.json");
+}
+
 TEST_F(BundleTest, ConversationsAreRenderedInOrder) {
   const Bundle bundle = make(
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

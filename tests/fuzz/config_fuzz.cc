@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "checkpoint/json_keys.h"
+#include "base/json_keys.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/model_layout.h"
 #include "checkpoint/quantization_config.h"

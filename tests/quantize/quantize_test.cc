@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "checkpoint/wrapped_source.h"
 #include "quantize/load_source.h"
 
 namespace sub8::quantize {
@@ -125,34 +126,17 @@ TEST_F(Quantize, LayoutsAndSharedTensorScales) {
 }
 
 // A model with another kind of source: static KV scales, as ModelOpt exports have them.
-class WithKvScales final : public WeightSource {
+class WithKvScales final : public checkpoint::WrappedSource {
  public:
   WithKvScales(std::unique_ptr<WeightSource> source, std::string scheme)
-      : source_(std::move(source)) {
-    texts_ = source_->texts();
+      : WrappedSource(std::move(source)) {
     kv_cache_scheme_ = std::move(scheme);
-    for (const checkpoint::WeightInfo& info : source_->weights()) add_weight(info);
+    for (const checkpoint::WeightInfo& info : this->source().weights()) add_weight(info);
   }
-  const checkpoint::ModelConfig& config() const override { return source_->config(); }
-  bool tied_head() const override { return source_->tied_head(); }
   Result<std::optional<float>> kv_scale(int64_t layer, bool value_side) const override {
     if (layer == 1 && value_side) return std::optional<float>();  // one is missing: it stays so
     return std::optional<float>(0.25F + static_cast<float>(layer) + (value_side ? 8.0F : 0.0F));
   }
-  Result<StoredMatrix> matrix(std::string_view m, format::DType d) const override {
-    return source_->matrix(m, d);
-  }
-  Status decode_rows(std::string_view module, int64_t row, int64_t count,
-                     std::span<float> out) const override {
-    return source_->decode_rows(module, row, count, out);
-  }
-  Result<std::vector<float>> vector(std::string_view name) const override {
-    return source_->vector(name);
-  }
-  void release(std::string_view module) const override { source_->release(module); }
-
- private:
-  std::unique_ptr<WeightSource> source_;
 };
 
 TEST_F(Quantize, KvScalesAreCarriedOver) {
@@ -252,34 +236,23 @@ TEST_F(Quantize, ExistingOutputIsRefused) {
 }
 
 // A weight source with one bad value.
-class Poisoned final : public WeightSource {
+class Poisoned final : public checkpoint::WrappedSource {
  public:
   Poisoned(std::unique_ptr<WeightSource> source, float value)
-      : source_(std::move(source)), value_(value) {
-    texts_ = source_->texts();
-    for (const checkpoint::WeightInfo& info : source_->weights()) add_weight(info);
-  }
-  const checkpoint::ModelConfig& config() const override { return source_->config(); }
-  bool tied_head() const override { return source_->tied_head(); }
-  Result<StoredMatrix> matrix(std::string_view m, format::DType d) const override {
-    return source_->matrix(m, d);
+      : WrappedSource(std::move(source)), value_(value) {
+    for (const checkpoint::WeightInfo& info : this->source().weights()) add_weight(info);
   }
   Status decode_rows(std::string_view module, int64_t row, int64_t count,
                      std::span<float> out) const override {
-    SUB8_RETURN_IF_ERROR(source_->decode_rows(module, row, count, out));
+    SUB8_RETURN_IF_ERROR(source().decode_rows(module, row, count, out));
     const int64_t cols = find(module)->cols;
     if (module == "model.layers.1.mlp.up_proj" && row <= 5 && 5 < row + count) {
       out[static_cast<size_t>((5 - row) * cols + 7)] = value_;
     }
     return {};
   }
-  Result<std::vector<float>> vector(std::string_view name) const override {
-    return source_->vector(name);
-  }
-  void release(std::string_view module) const override { source_->release(module); }
 
  private:
-  std::unique_ptr<WeightSource> source_;
   float value_;
 };
 

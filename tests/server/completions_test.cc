@@ -313,6 +313,7 @@ TEST_F(CompletionsTest, HostileBodies) {
       "{\"prompt\": \"x\"} trailing",
       "{'prompt': 'x'}",
       deep,
+      R"({"prompt": "x", "n": 1, "n": 2})",
   };
   HttpClient client(server_->port());
   for (const std::string& body : bodies) {
@@ -322,7 +323,6 @@ TEST_F(CompletionsTest, HostileBodies) {
     EXPECT_EQ(parsed.at("error").at("message").as_string().find('\xff'), json::string::npos);
   }
   EXPECT_EQ(client.post(kPath, R"({"prompt": "\ud83d\ude00"})").status, 200);
-  EXPECT_EQ(client.post(kPath, R"({"prompt": "x", "n": 1, "n": 2})").status, 200);
 }
 
 TEST_F(CompletionsTest, PromptsBeyondTheContextAreRefused) {

@@ -251,6 +251,10 @@ TEST(TokenizerJson, DamageIsNamed) {
        ErrorCode::kUnsupported, "$.pre_tokenizer"},
       {R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"Sequence","pretokenizers":7}})",
        ErrorCode::kCorruptData, "pretokenizers"},
+      {R"({"model":{"type":"BPE","vocab":{"a":0,"a":1},"merges":[]}})", ErrorCode::kCorruptData,
+       "the key \"a\" occurs twice"},
+      {R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"model":{}})",
+       ErrorCode::kCorruptData, "the key \"model\" occurs twice"},
   };
   for (const Case& c : cases) {
     const auto got = Tokenizer::from_json(c.json, "t.json");

@@ -1,12 +1,12 @@
-#include "checkpoint/json_keys.h"
+#include "base/json_keys.h"
 
-#include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include <boost/json/basic_parser_impl.hpp>
 
-namespace sub8::checkpoint {
+namespace sub8 {
 namespace {
 
 namespace json = boost::json;
@@ -20,7 +20,7 @@ struct DuplicateFinder {
   static constexpr std::size_t max_string_size = static_cast<std::size_t>(-1);
   // NOLINTEND(readability-identifier-naming)
 
-  std::vector<std::set<std::string, std::less<>>> open;
+  std::vector<std::unordered_set<std::string>> open;
   std::string key;
   std::string duplicate;
 
@@ -78,4 +78,4 @@ Status check_no_duplicate_keys(std::string_view text, std::string_view what) {
   return {};
 }
 
-}  // namespace sub8::checkpoint
+}  // namespace sub8

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 
-namespace sub8::checkpoint {
+namespace sub8 {
 
 // An error naming the key if any object of the (valid) document has the same key twice. A hostile
 // header could otherwise show one tensor to a checker and another to the reader.
 Status check_no_duplicate_keys(std::string_view text, std::string_view what);
 
-}  // namespace sub8::checkpoint
+}  // namespace sub8
