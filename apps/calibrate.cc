@@ -88,7 +88,8 @@ Result<std::unique_ptr<model::Model>> load(const checkpoint::WeightSource& sourc
 }
 
 Status run_calibrate(const CalibrateArgs& args) {
-  if (!std::filesystem::is_directory(args.model) && std::filesystem::exists(args.model)) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(args.model, ignored)) {
     return invalid_argument(
         fmt::format("'{}' is a single file: nothing can be stored beside it; `sub8 quantize` makes "
                     "a directory of it",

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "common.h"
+#include "model/mode_summary.h"
 #include "study/evaluate.h"
 #include "study/plot.h"
 #include "study/weight_error.h"
@@ -73,6 +74,8 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
   };
   SUB8_ASSIGN_OR_RETURN(out.model, model::Model::load(*out.bundle.source, options, pool));
+  bar.clear();
+  fmt::print(stderr, "{}\n", model::describe_mode(out.model->program(), out.model->mode()));
   return out;
 }
 
@@ -82,6 +85,7 @@ struct Row {
   study::Evaluation score;
   std::vector<study::WeightError> errors;
   std::string quantization;  // as stored, where nothing is quantised at load
+  double storage_bits = 0;   // per quantised weight
 
   // What tells the rows of a sweep apart.
   std::string label() const {
@@ -174,6 +178,19 @@ Result<std::vector<ModelArgs>> variants(const EvalArgs& args) {
   }
 }
 
+// Codes and scales per weight, over the matrices in coded formats and those that are rounded to
+// `baseline` (its storage if it were stored); 0 where there are none.
+double storage_bits(const checkpoint::WeightSource& source, std::string_view baseline) {
+  double bits = 0;
+  double weights = 0;
+  for (const checkpoint::WeightInfo& info : source.weights()) {
+    if (!info.quantized() && info.stored_type != baseline) continue;
+    bits += 8 * static_cast<double>(info.stored_bytes);
+    weights += static_cast<double>(info.rows * info.cols);
+  }
+  return weights == 0 ? 0 : bits / weights;
+}
+
 // JSON has no infinity.
 json::value finite_or_null(double value) {
   return std::isfinite(value) ? json::value(value) : json::value(nullptr);
@@ -186,6 +203,7 @@ json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
                    {"weights", row.args.weights.empty() ? row.quantization : row.args.weights},
                    {"lm_head", row.args.lm_head},
                    {"four_over_six", row.args.four_over_six},
+                   {"storage_bits", row.storage_bits},
                    {"activations", row.args.activations},
                    {"mode", row.args.mode},
                    {"rows", args.rows},
@@ -347,6 +365,7 @@ Status eval(EvalArgs args) {
                           load_subject(model, args.window, pool,
                                        args.sweep.empty() ? "loading" : "loading " + row.label()));
     row.quantization = subject.bundle.source->quantization();
+    row.storage_bits = storage_bits(*subject.bundle.source, model.weights);
     if (reference) {
       const int64_t vocab = subject.model->config().vocab_size;
       const int64_t other = reference->model->config().vocab_size;

@@ -170,11 +170,11 @@ void announce(const ServeArgs& args, const server::ServedModel& model,
               const engine::EngineInfo& info, uint16_t port) {
   const engine::SamplingParams& p = model.defaults;
   fmt::print(stderr,
-             "{}: {}, mode {}, context {} tokens, KV memory {} ({} tokens), {} at once\n"
+             "{}: {}, context {} tokens, KV memory {} ({} tokens), {} at once\n"
              "sampling unless a request says otherwise: temperature {}, top_k {}, top_p {}, min_p "
              "{}, repetition_penalty {}\n",
-             model.names.front(), model.recipe, model::execution_mode_name(info.mode),
-             info.max_model_len, format_bytes(static_cast<double>(info.kv_bytes)),
+             model.names.front(), model.recipe, info.max_model_len,
+             format_bytes(static_cast<double>(info.kv_bytes)),
              int64_t{info.kv_pages} * info.page_tokens, info.max_sequences, p.temperature, p.top_k,
              p.top_p, p.min_p, p.repetition_penalty);
   const bool loopback = args.http.host.starts_with("127.") || args.http.host == "::1" ||

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "engine/sampler.h"
+#include "text/byte_vocab.h"
 
 namespace sub8::engine {
 namespace {
@@ -46,24 +47,10 @@ class NullRunner final : public Runner {
   std::vector<float> logits_;
 };
 
-std::unique_ptr<Tokenizer> byte_tokenizer() {
-  GgufVocab vocab;
-  vocab.source = "the benchmark's vocabulary";
-  vocab.model = "llama";
-  for (int i = 0; i < 256; ++i) {
-    char name[8];
-    std::snprintf(name, sizeof name, "<0x%02X>", i);
-    vocab.tokens.emplace_back(name);
-    vocab.scores.push_back(0);
-    vocab.token_types.push_back(6);
-  }
-  return Tokenizer::from_gguf(vocab).value();
-}
-
 // Scheduling, batch, text, events and counters of decode steps: the vocabulary is tiny.
 void BM_DecodeStep(benchmark::State& state) {
   const auto streams = static_cast<int>(state.range(0));
-  const auto tokenizer = byte_tokenizer();
+  const auto tokenizer = Tokenizer::from_gguf(testing::byte_vocab()).value();
   EngineOptions options;
   options.max_model_len = 1 << 16;
   options.max_batch_tokens = 4096;

@@ -47,14 +47,16 @@ def evaluate(args, labels, text):
         return json.load(file)["rows"]
 
 
-def sizes(args, fmt, head):
-    """Bytes of all weights and storage bits of the quantised ones, from a dry run."""
-    if fmt == "original" or fmt.startswith("int"):
-        return None
+def megabytes(args, fmt, head):
+    """Size of all weights: of the original in bf16, of the others from a dry run. The baselines are never written."""
+    if fmt.startswith("int"):
+        return "-"
+    if fmt == "original":
+        return f"{2e-6 * json.loads(run([args.sub8, 'inspect', args.model, '--json']))['weights']:.1f}"
     weights = fmt.split("+")[0]
     report = json.loads(run([args.sub8, "quantize", args.model, os.path.join(args.work, "none"), "--weights", weights, "--dry-run",
                              "--json", "-"] + (["--lm-head", weights] if head else [])))
-    return report["bytes"] / 1e6, report["storage_bits"]
+    return f"{report['bytes'] / 1e6:.1f}"
 
 
 def reports(args, labels):
@@ -91,17 +93,18 @@ def page(args):
     score_head = [f"{text} {figure}" for text in TEXTS for figure in ("PPL", "KLD", "top-1")]
     weights = []
     for label, fmt, head in rows:
-        size = sizes(args, fmt, head)
         name = "bf16" if fmt == "original" else fmt
-        weights.append([name, "yes" if head else "no", f"{size[0]:.1f}" if size else "-", f"{size[1]:.3f}" if size else "-",
-                        *scores(found[label])])
+        bits = 16 if fmt == "original" else found[label][0]["storage_bits"]
+        weights.append([name, "yes" if head else "no", megabytes(args, fmt, head), f"{bits:.3f}", *scores(found[label])])
     modes = [[*label.split("+", 1), *scores(found[label])] for label in MODES]
     modes = [[cells[0], cells[1].replace("residue+ratio=1", "residue, all rows"), *cells[2:]] for cells in modes]
     return "\n".join([
         "# What each format costs", "",
         f"`{os.path.basename(args.model)}`, {args.windows} windows of 512 tokens of held-out prose (Debian handbook) and code (Python's "
         "standard library), weights quantised by round to nearest with amax scales. KLD (nats per token) and top-1 agreement are "
-        "against the original in float32; ± is the standard error over windows. Definitions: [evaluation.md](evaluation.md). "
+        "against the original in float32; ± is the standard error over windows. MB is the size of all weights as written, storage bits "
+        "are codes and scales per quantised weight; `int4` (FP32 scale per channel) and `int4:g128` (FP16 scale per group) are "
+        "baselines, quantised and dequantised in memory, never written. Definitions: [evaluation.md](evaluation.md). "
         f"Regenerate: `./dev quality`. This page: {datetime.date.today()}, {cpu_name()}.", "",
         "## Weight-only, bf16 activations", "", *table(["format", "head", "MB", "storage bits", *score_head], weights), "",
         "## Activations in 4 and 8 bits", "",

@@ -143,6 +143,7 @@ Engine::Engine(std::unique_ptr<Runner> runner, const Tokenizer& tokenizer,
   info_.reuse_generated = options_.reuse_generated;
   info_.mode = r.mode;
   info_.modes = r.modes;
+  info_.mode_text = r.mode_text;
   info_.end_ids = std::move(end_ids);
   scratch_.resize(static_cast<size_t>(runner_->pool() == nullptr ? 1 : runner_->pool()->size()));
   for (SamplerScratch& scratch : scratch_) scratch.path = r.path;

@@ -51,6 +51,7 @@ struct EngineInfo {
   bool reuse_generated = false;
   model::ExecutionMode mode{};              // what kAuto means here
   std::vector<model::ExecutionMode> modes;  // what a request may ask for, besides kAuto
+  std::string mode_text;                    // `mode` in words, with the ratios in force
   std::vector<int32_t> end_ids;             // end-of-sequence tokens
 };
 

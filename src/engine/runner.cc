@@ -1,6 +1,7 @@
 #include "engine/runner.h"
 
 #include "kernels/kv_write/kv_pages.h"
+#include "model/mode_summary.h"
 
 namespace sub8::engine {
 namespace {
@@ -20,6 +21,7 @@ class ModelRunner final : public Runner {
     info_.path = options.path;
     info_.mode = model_->mode();
     info_.modes.assign(model_->row_modes().begin(), model_->row_modes().end());
+    info_.mode_text = model::describe_mode(model_->program(), info_.mode);
   }
 
   const RunnerInfo& info() const override { return info_; }

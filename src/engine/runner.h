@@ -28,6 +28,7 @@ struct RunnerInfo {
   CpuPath path = CpuPath::kScalar;  // for what the host does with logits
   model::ExecutionMode mode = model::ExecutionMode::kWeightOnly;  // what kAuto means
   std::vector<model::ExecutionMode> modes;                        // what rows can be run in
+  std::string mode_text;  // kAuto's mode in words, with its ratios (model/mode_summary.h)
 };
 
 // Driven by one thread at a time.

@@ -24,9 +24,9 @@
 #include <unordered_map>
 #include <vector>
 
-namespace sub8::kvcache {
+#include "kvcache/page_tokens.h"
 
-inline constexpr int kPageTokens = 32;
+namespace sub8::kvcache {
 
 // What decides, besides tokens, the bits that a row leaves in the cache. Rows with equal keys are
 // interchangeable.

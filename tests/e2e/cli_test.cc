@@ -89,6 +89,7 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
   const std::string tail = " --prompt 'Hello there' --max-tokens 12 --temperature 0 --json";
   const Outcome stored = run("run q" + tail);
   ASSERT_EQ(stored.status, 0) << stored.err;
+  EXPECT_SAYS(stored.err, "mode weight-only\n");
   const Outcome at_load =
       run("run '" + model("llama-chat") + "' --weights e3m2 --lm-head e3m2" + tail);
   ASSERT_EQ(at_load.status, 0) << at_load.err;
@@ -126,6 +127,12 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
       run(evaluate + "--weights nvfp4 --four-over-six --reference '" + model("llama-chat") + "'");
   EXPECT_EQ(rows[2].at("per_window"), json::parse(alone.out).at("per_window"));
   EXPECT_EQ(rows[2].at("weight_nmse"), json::parse(alone.out).at("weight_nmse"));
+  EXPECT_EQ(rows[0].at("storage_bits").to_number<double>(), 0.0);
+  const Outcome baselines = run(evaluate + "--sweep nvfp4,int4:g32");
+  const json::array by_bits = json::parse(baselines.out).at("rows").as_array();
+  // 4.5 and what blocks and groups at the ends of rows cost.
+  EXPECT_NEAR(by_bits[0].at("storage_bits").to_number<double>(), 4.5292, 1e-4);
+  EXPECT_NEAR(by_bits[1].at("storage_bits").to_number<double>(), 4.5333, 1e-4);
   EXPECT_SAYS(run(evaluate + "--sweep e3m2+tail").err, "known are +head, +4/6");
   EXPECT_EQ(run(evaluate + "--sweep original --weights e3m2").status, 2);
 
@@ -139,6 +146,10 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
   EXPECT_GT(kld(1), kld(0));
   EXPECT_LT(std::abs(kld(2) - kld(0)), 0.5 * (kld(1) - kld(0)));
   EXPECT_EQ(by_mode[2].at("per_window"), by_mode[3].at("per_window"));
+  EXPECT_SAYS(modes.err, "mode weight-only\n");
+  EXPECT_SAYS(modes.err, "mode plain");
+  EXPECT_SAYS(modes.err, "mode residue, prefill ratio 1");
+  EXPECT_SAYS(modes.err, "note: prompt rows run without residue");
   EXPECT_EQ(run(evaluate + "--weights e3m2 --mode plain").status, 5);
   EXPECT_EQ(run(evaluate + "--weights nvfp4 --mode w4a4").status, 2);
 }

@@ -19,6 +19,7 @@
 
 #include "engine/engine.h"
 #include "kvcache/page_pool.h"
+#include "text/byte_vocab.h"
 #include "text/tokenizer.h"
 
 namespace sub8::engine::testing {
@@ -135,17 +136,7 @@ class FakeRunner final : public Runner {
 // Byte tokens, so that every id is text.
 inline const Tokenizer& fake_tokenizer() {
   static const std::unique_ptr<Tokenizer> tokenizer = [] {
-    GgufVocab vocab;
-    vocab.source = "the fake vocabulary";
-    vocab.model = "llama";
-    for (int i = 0; i < 256; ++i) {
-      char name[8];
-      std::snprintf(name, sizeof name, "<0x%02X>", i);
-      vocab.tokens.emplace_back(name);
-      vocab.scores.push_back(0);
-      vocab.token_types.push_back(6);
-    }
-    auto made = Tokenizer::from_gguf(vocab);
+    auto made = Tokenizer::from_gguf(sub8::testing::byte_vocab());
     EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
     return std::move(made).value();
   }();

@@ -1,6 +1,7 @@
 // Loads a fixture and runs it, for the model tests.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -88,6 +89,46 @@ inline std::vector<float> all_logits(Model& model, int64_t rows) {
   auto logits = model.logits(wanted);
   EXPECT_TRUE(logits.ok());
   return {logits->begin(), logits->end()};
+}
+
+// Token ids that every fixture has, and pages for 128 of them.
+inline std::vector<int32_t> ids_of(int count) {
+  std::vector<int32_t> out;
+  for (int i = 0; i < count; ++i) out.push_back(3 + i * 17 % 90);
+  return out;
+}
+inline const std::vector<int32_t> kPages = {0, 1, 2, 3};
+
+// |a - b|^2 / |b|^2
+inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0, energy = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += d * d;
+    energy += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  return sum / energy;
+}
+
+// Every row's logits are the same to the bit in one step and in steps of `chunk` rows; the first
+// `prompt` rows are prompt rows.
+inline void expect_rows_alone(Model& model, const std::vector<int32_t>& ids, int prompt,
+                              int chunk) {
+  const auto count = static_cast<int>(ids.size());
+  Rows all;
+  all.add(kPages, ids, 0);
+  ASSERT_TRUE(model.forward(all.batch(prompt)).ok());
+  const auto want = all_logits(model, count);
+  const int64_t vocab = model.config().vocab_size;
+  for (int first = 0; first < count; first += chunk) {
+    const int end = std::min(first + chunk, count);
+    Rows rows;
+    rows.add(kPages, {ids.begin() + first, ids.begin() + end}, first);
+    ASSERT_TRUE(model.forward(rows.batch(std::clamp(prompt - first, 0, end - first))).ok());
+    const auto got = all_logits(model, end - first);
+    ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * vocab))
+        << "steps of " << chunk << ", row " << first;
+  }
 }
 
 }  // namespace sub8::model::testing

@@ -15,26 +15,11 @@ using model::ExecutionMode;
 using model::Model;
 using model::ModeOptions;
 using model::testing::all_logits;
+using model::testing::distance;
 using model::testing::fixture;
+using model::testing::ids_of;
+using model::testing::kPages;
 using model::testing::Rows;
-
-const std::vector<int32_t> kPages = {0, 1, 2, 3};
-
-std::vector<int32_t> ids_of(int count) {
-  std::vector<int32_t> out;
-  for (int i = 0; i < count; ++i) out.push_back(3 + i * 17 % 90);
-  return out;
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0, energy = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
-    sum += d * d;
-    energy += static_cast<double>(b[i]) * static_cast<double>(b[i]);
-  }
-  return sum / energy;
-}
 
 // An export that was calibrated with columns of all ratios.
 class Compensation : public ::testing::TestWithParam<const char*> {
@@ -109,27 +94,13 @@ TEST_P(Compensation, PromptRowsAloneAndADefaultPerFormat) {
 }
 
 TEST_P(Compensation, RowsDoNotDependOnTheStep) {
-  const auto ids = ids_of(21);
   for (const CpuPath path : available_cpu_paths()) {
+    SCOPED_TRACE(cpu_path_name(path));
     auto loaded = load({ExecutionMode::kResidue, 0.25f}, residue_, path);
     ASSERT_TRUE(loaded.ok());
     Model& model = **loaded;
     EXPECT_FALSE(model.same_order_for_all_rows(ExecutionMode::kResidue));
-    Rows all;
-    all.add(kPages, ids, 0);
-    ASSERT_TRUE(model.forward(all.batch(13)).ok());
-    const auto want = all_logits(model, 21);
-    const auto vocab = static_cast<size_t>(model.config().vocab_size);
-    for (int first = 0; first < 21; first += 8) {
-      const int end = std::min(first + 8, 21);
-      Rows rows;
-      rows.add(kPages, {ids.begin() + first, ids.begin() + end}, first);
-      ASSERT_TRUE(model.forward(rows.batch(std::clamp(13 - first, 0, end - first))).ok());
-      const auto got = all_logits(model, end - first);
-      ASSERT_TRUE(
-          std::equal(got.begin(), got.end(), want.begin() + static_cast<int64_t>(first * vocab)))
-          << cpu_path_name(path) << " row " << first;
-    }
+    model::testing::expect_rows_alone(model, ids_of(21), 13, 8);
   }
 }
 

@@ -10,10 +10,11 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kvcache/page_tokens.h"
 
 namespace sub8::kernels {
 
-inline constexpr int kPageTokens = 32;
+using kvcache::kPageTokens;
 
 // What a cached element is. The numbering is open: fp8 and nvfp4 pages follow.
 enum class KvType : uint8_t { kF32, kBF16 };
