@@ -190,6 +190,8 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
           multiply_steps<P, 2>(p, access, q[0], b, a[1], d[block]);
         }
         if constexpr (kDirect) ptx::wgmma_wait<1>();
+        // In half steps both sets are the registers of the one load.
+        if constexpr (Codec::kDense && !kDirect) ptx::wgmma_wait<0>();
         // The next words come in while the tensor cores work.
         if (step + 1 < kSteps) {
           load(slot, step + 1);
