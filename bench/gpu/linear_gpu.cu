@@ -440,6 +440,7 @@ int main(int argc, char** argv) {
           if (c > 0 && candidate.estimate_us > 1.7 * choice.candidates[0].estimate_us) continue;
           LinearTuning exact = tuning;
           exact.kernel = candidate.kernel, exact.ctas_per_sm = candidate.ctas_per_sm;
+          exact.residents = candidate.residents;
           const double us = graph_time(
               [&](int i) {
                 const LinearStatus r =
@@ -452,10 +453,10 @@ int main(int argc, char** argv) {
           if (out != nullptr)
             std::fprintf(out,
                          "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
-                         "\"%s\", \"ctas_per_sm\": %d, \"chosen\": %s, \"us\": %.3f, "
+                         "\"%s\", \"ctas_per_sm\": %d, \"residents\": %d, \"chosen\": %s, \"us\": %.3f, "
                          "\"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
                          first ? "" : ",", s.n, s.k, m, f.c_str(), candidate.kernel.c_str(),
-                         candidate.ctas_per_sm, c == 0 ? "true" : "false", us,
+                         candidate.ctas_per_sm, candidate.residents, c == 0 ? "true" : "false", us,
                          candidate.estimate_us, floor, base[m]);
           first = false;
         }

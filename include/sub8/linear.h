@@ -111,6 +111,7 @@ std::vector<std::string> linear_kernels(const LinearPlan& plan);
 struct LinearCandidate {
   std::string kernel;  // id
   int ctas_per_sm = 0;
+  int residents = 0;
   double estimate_us = 0;
 };
 

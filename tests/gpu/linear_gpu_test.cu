@@ -65,6 +65,7 @@ struct Case {
   LinearType out;
   bool bias, residual, fold, token_scales, early;
   int ldx_extra;
+  int ctas_per_sm = 0, residents = 0;
 };
 
 struct Weight {
@@ -272,9 +273,10 @@ int g_failed = 0;
 std::string describe(const Case& c) {
   char s[256];
   std::snprintf(s, sizeof s,
-                "%s act=%d N=%lld K=%lld M=%lld kernel=%s grid=%d out=%d %s%s%s%s%s ldx+%d",
+                "%s act=%d N=%lld K=%lld M=%lld kernel=%s ctas=%d residents=%d grid=%d out=%d %s%s%s%s%s ldx+%d",
                 c.format.c_str(), static_cast<int>(c.act), static_cast<long long>(c.n),
-                static_cast<long long>(c.k), static_cast<long long>(c.m), c.kernel.c_str(), c.grid,
+                static_cast<long long>(c.k), static_cast<long long>(c.m), c.kernel.c_str(), c.ctas_per_sm,
+                c.residents, c.grid,
                 static_cast<int>(c.out), c.bias ? "bias " : "", c.residual ? "residual " : "",
                 c.fold ? "fold " : "", c.token_scales ? "token_scales " : "",
                 c.early ? "early" : "", c.ldx_extra);
@@ -409,7 +411,7 @@ void run_case(const Case& c, const Source& s) {
     CHECK_CUDA(cudaMemsetAsync(y, 0xff, words * 4));
     call.y = y;
     LinearTuning tuning;
-    tuning.kernel = c.kernel;
+    tuning.kernel = c.kernel, tuning.ctas_per_sm = c.ctas_per_sm, tuning.residents = c.residents;
     LinearStatus r = run_linear(s.plan, s.packed.p, call, work.p, work_bytes, nullptr, tuning);
     if (r && run == 2)
       r = run_linear(s.plan, s.packed.p, call, work.p, work_bytes, nullptr, tuning);
@@ -477,9 +479,25 @@ void check_batch_invariance(const Case& c, const Source& s) {
   ++g_passed;
 }
 
-// The middle number of "..._256x16x128...".
+// The middle number of "..._256x16x128_w4".
 int tokens_of(const std::string& kernel) {
-  return std::atoi(kernel.c_str() + kernel.find('x', kernel.find("mma_")) + 1);
+  const size_t before_k = kernel.rfind('x');
+  return std::atoi(kernel.c_str() + kernel.rfind('x', before_k - 1) + 1);
+}
+
+// With every number of CTAs and every division of shared memory that the kernel may be given.
+void run_all(Case c, const Source& s) {
+  LinearTuning tuning;
+  tuning.kernel = c.kernel;
+  LinearChoice choice;
+  const LinearStatus r = explain_linear(s.plan, c.m, false, tuning, &choice);
+  if (!r && c.m > c.tokens) return;  // tiles that take no more rows say so
+  if (!r && r.message.find("no two ring slots") != std::string::npos) return;
+  if (!r) return fail(c, r.message);
+  for (const LinearCandidate& candidate : choice.candidates) {
+    c.ctas_per_sm = candidate.ctas_per_sm, c.residents = candidate.residents;
+    run_case(c, s);
+  }
 }
 
 }  // namespace
@@ -529,17 +547,17 @@ int main(int argc, char** argv) {
               c.m = m;
               c.out = m % 2 != 0 ? LinearType::kF32 : c.act;
               c.early = m == c.tokens;
-              run_case(c, *s);
+              run_all(c, *s);
             }
             if (sh.n == 1000) {  // epilogue switches
               Case e = c;
               e.m = c.tokens, e.bias = true, e.token_scales = true, e.ldx_extra = 8;
               for (const LinearType out : {LinearType::kF32, LinearType::kF16, LinearType::kBF16}) {
                 e.out = out, e.residual = out != LinearType::kF32;
-                for (const bool fold : {false, true}) e.fold = fold, run_case(e, *s);
+                for (const bool fold : {false, true}) e.fold = fold, run_all(e, *s);
               }
               e.ldx_extra = 3, e.fold = false;  // rows that the tensor copy cannot address
-              run_case(e, *s);
+              run_all(e, *s);
             }
           }
         }

@@ -9,11 +9,11 @@ namespace sub8::kernels::linear {
 namespace {
 
 // Tiles like those of instances.cu.
-KernelEntry tile(MainLoop loop, int tokens, int pieces, int units, int cluster, int residents,
+KernelEntry tile(MainLoop loop, int tokens, int rows, int units, int cluster, int residents,
                  int teams) {
   KernelEntry e = {};
   e.codec = "e3m2", e.element = format::kE3M2, e.type = format::Half::kBF16;
-  e.loop = loop, e.tokens = tokens, e.pieces = pieces, e.units = units, e.cluster = cluster;
+  e.loop = loop, e.tokens = tokens, e.rows = rows, e.units = units, e.cluster = cluster;
   e.ctas_per_sm = 1, e.residents = residents, e.teams = teams;
   e.x_bytes = static_cast<uint32_t>(tokens * 128 * units);
   return e;
@@ -23,10 +23,10 @@ const std::vector<KernelEntry>& tiles() {
   constexpr MainLoop kMma = MainLoop::kFragment;
   constexpr MainLoop kWgmma = MainLoop::kWarpgroup;
   static const std::vector<KernelEntry> list = {
-      tile(kMma, 8, 4, 2, 1, 2, 8),     tile(kMma, 8, 4, 2, 1, 1, 16),
-      tile(kMma, 16, 4, 2, 1, 2, 8),    tile(kWgmma, 16, 4, 2, 1, 1, 4),
-      tile(kWgmma, 32, 4, 2, 1, 1, 4),  tile(kWgmma, 64, 4, 2, 1, 1, 4),
-      tile(kWgmma, 128, 4, 1, 2, 1, 2), tile(kWgmma, 256, 2, 1, 2, 1, 2)};
+      tile(kMma, 8, 256, 2, 1, 2, 8),     tile(kMma, 8, 256, 2, 1, 1, 16),
+      tile(kMma, 16, 256, 2, 1, 2, 8),    tile(kWgmma, 16, 256, 2, 1, 1, 4),
+      tile(kWgmma, 32, 256, 2, 1, 1, 4),  tile(kWgmma, 64, 256, 2, 1, 1, 4),
+      tile(kWgmma, 128, 256, 1, 2, 1, 2), tile(kWgmma, 256, 128, 1, 2, 1, 2)};
   return list;
 }
 
@@ -78,7 +78,7 @@ TEST(LinearSelect, DivisionCoversAllWork) {
     for (const int64_t m : {1, 100, 1000}) {
       const pack::CudaLinearLayout layout = layout_of("e3m2", 1000, 3424);
       const Division d = divide(e, 1, layout, m, kCard.sms);
-      EXPECT_GE(int64_t{d.row_tiles} * e.cluster * e.pieces * pack::kPieceRows, layout.rows);
+      EXPECT_GE(int64_t{d.row_tiles} * e.cluster * e.rows, layout.rows);
       EXPECT_GE(int64_t{d.token_tiles} * e.tokens, m);
       EXPECT_EQ(int64_t{d.k_stages} * e.units, layout.k_pieces());
       EXPECT_EQ(d.stages, int64_t{d.row_tiles} * d.token_tiles * d.k_stages);
@@ -122,7 +122,7 @@ TEST(LinearSelect, RefusalsAreNamed) {
 
 // 16-bit weights: a slot takes 68 KB, and half of an SM's shared memory holds only one.
 TEST(LinearSelect, OneRingSlotIsRefused) {
-  const KernelEntry e = tile(MainLoop::kFragment, 16, 4, 2, 1, 2, 8);
+  const KernelEntry e = tile(MainLoop::kFragment, 16, 256, 2, 1, 2, 8);
   EXPECT_EQ(ring_slots(e, 16 * 512, 2, kCard), 1u);
   EXPECT_EQ(ring_slots(e, 16 * 512, 1, kCard), 3u);
   EXPECT_GE(ring_slots(e, 8 * 512, 2, kCard), 2u);

@@ -37,7 +37,17 @@ __device__ __forceinline__ void tensor_copy_2d(uint32_t dst, const void* map, in
       "l"(map), "r"(x), "r"(y), "r"(bar), "l"(policy)
       : "memory");
 }
-// The same into every CTA of `cta_mask`, at the same offsets of data and barrier in each.
+// A box of a five-dimensional tensor map.
+__device__ __forceinline__ void tensor_copy_5d(uint32_t dst, const void* map, int32_t c0,
+                                               int32_t c1, int32_t c2, int32_t c3, int32_t c4,
+                                               uint32_t bar, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(dst),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(bar), "l"(policy)
+      : "memory");
+}
+// A two-dimensional box into every CTA of `cta_mask`, at the same offsets of data and barrier in each.
 __device__ __forceinline__ void tensor_copy_2d_multicast(uint32_t dst, const void* map, int32_t x,
                                                          int32_t y, uint32_t bar, uint16_t cta_mask,
                                                          uint64_t policy) {

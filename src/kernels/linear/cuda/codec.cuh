@@ -81,6 +81,9 @@ struct Codec {
   // `words`: address of the unit plus 16 * t; `scales`: of the thread's scales.
   __device__ static void load(uint32_t words, uint32_t scales, int t, Loaded& q) {
     load_words(words, t, q.words);
+    load_scales(scales, q);
+  }
+  __device__ static void load_scales(uint32_t scales, Loaded& q) {
     if constexpr (Groups == GroupKind::k16) {
       const uint2 v = ptx::load_shared_64(scales);
       q.scales[0] = v.x, q.scales[1] = v.y;

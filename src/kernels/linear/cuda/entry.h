@@ -8,9 +8,9 @@
 
 namespace sub8::kernels::linear {
 
-// Where operands live: fragments of mma.sync (fragment_kernel.cuh), or wgmma's registers and shared
+// Where operands live: fragments of mma.sync (fragment_kernel.cuh, sliced_kernel.cuh), or wgmma's registers and shared
 // memory (warpgroup_kernel.cuh).
-enum class MainLoop { kFragment, kWarpgroup };
+enum class MainLoop { kFragment, kSliced, kWarpgroup };
 
 struct KernelEntry {
   const char* codec;
@@ -19,15 +19,16 @@ struct KernelEntry {
   pack::GroupKind groups;
   MainLoop loop;
   int tokens;
-  int pieces;  // blocks of 64 rows that a CTA works on
+  int rows;    // of W that a CTA works on
   int units;   // of 64 k per stage
   int cluster;
   int ctas_per_sm;  // of one launch
   int residents;    // CTAs per SM that registers and shared memory are divided among
   int teams;        // consumer warps or warpgroups
   int threads;
-  uint32_t x_bytes;    // of activations per ring slot
-  const void* kernel;  // void (RingParams)
+  uint32_t x_bytes;       // of activations per ring slot
+  uint32_t reduce_bytes;  // of sums that warps exchange, beside the ring
+  const void* kernel;     // void (RingParams); kSliced: void (SlicedParams)
 };
 
 struct KernelEntryList {

@@ -4,6 +4,7 @@
 
 #include "kernels/linear/cuda/entry.h"
 #include "kernels/linear/cuda/fragment_kernel.cuh"
+#include "kernels/linear/cuda/sliced_kernel.cuh"
 #include "kernels/linear/cuda/warpgroup_kernel.cuh"
 
 namespace sub8::kernels::linear {
@@ -17,7 +18,7 @@ KernelEntry entry(const char* name, MainLoop loop, const void* kernel) {
           .groups = P::Codec::kGroups,
           .loop = loop,
           .tokens = P::kTokens,
-          .pieces = P::kPieces,
+          .rows = P::kRows,
           .units = P::kUnits,
           .cluster = P::kCluster,
           .ctas_per_sm = P::kCtasPerSm,
@@ -25,6 +26,7 @@ KernelEntry entry(const char* name, MainLoop loop, const void* kernel) {
           .teams = P::kTeams,
           .threads = P::kThreads,
           .x_bytes = P::kXBytes,
+          .reduce_bytes = P::kReduceBytes,
           .kernel = kernel};
 }
 
@@ -32,6 +34,12 @@ template <class CodecType, int Tokens, int Warps, int RowTiles, int Residents>
 KernelEntry fragment(const char* name) {
   using P = FragmentPolicy<CodecType, Tokens, Warps, RowTiles, Residents>;
   return entry<P>(name, MainLoop::kFragment, reinterpret_cast<const void*>(&fragment_kernel<P>));
+}
+
+template <class CodecType, int Tokens, int Rows, int Units, int Residents>
+KernelEntry sliced(const char* name) {
+  using P = SlicedPolicy<CodecType, Tokens, Rows, Units, Residents>;
+  return entry<P>(name, MainLoop::kSliced, reinterpret_cast<const void*>(&sliced_kernel<P>));
 }
 
 template <class CodecType, WarpgroupShape Shape>
@@ -49,6 +57,13 @@ void add_entries(const char* name, std::vector<KernelEntry>* out) {
   out->push_back(fragment<C, 8, 8, 2, kResidents>(name));
   out->push_back(fragment<C, 8, 16, 1, 1>(name));
   out->push_back(fragment<C, 16, 8, 2, kResidents>(name));
+  out->push_back(sliced<C, 8, 32, 16, 2>(name));
+  out->push_back(sliced<C, 8, 64, 16, 2>(name));
+  out->push_back(sliced<C, 8, 64, 8, 2>(name));
+  out->push_back(sliced<C, 8, 128, 8, 2>(name));
+  out->push_back(sliced<C, 16, 32, 16, 2>(name));
+  out->push_back(sliced<C, 16, 64, 8, 2>(name));
+  out->push_back(sliced<C, 16, 128, 8, 2>(name));
   out->push_back(warpgroup<C, WarpgroupShape{16, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 2, 4}>(name));

@@ -89,7 +89,7 @@ Result<StoredMatrix> stored_matrix(const LinearWeight& w) {
 }
 
 kl::Wanted wanted_of(const LinearTuning& tuning, bool batch_invariant) {
-  return {tuning.kernel, tuning.ctas_per_sm, batch_invariant};
+  return {tuning.kernel, tuning.ctas_per_sm, tuning.residents, batch_invariant};
 }
 
 Result<kl::Choice> select(const pack::CudaLinearLayout& layout, int64_t m, const Device& device,
@@ -107,7 +107,8 @@ size_t exchange_bytes(const pack::CudaLinearLayout& layout, const Device& device
   size_t most = 0;
   for (const kl::KernelEntry& e : kl::all_kernels()) {
     if (!kl::runs(e, layout)) continue;
-    const size_t rows = static_cast<size_t>(device.sms * e.residents * e.pieces * pack::kPieceRows);
+    const size_t rows = static_cast<size_t>(device.sms * e.residents * e.rows) *
+                        (e.loop == kl::MainLoop::kSliced ? 2 : 1);  // two tiles' parts per CTA
     SUB8_CHECK(rows / 16 * 4 <= kCounterBytes);
     most = std::max(most, rows * static_cast<size_t>(e.tokens) * 4);
   }
@@ -158,6 +159,47 @@ Status make_x_map(kl::TensorMap* out, const void* x, Half type, int64_t m, int64
   return {};
 }
 
+// The parts of a packed weight as [tile of 256][k piece][block of 64][quad][8 bytes], in boxes of a
+// CTA's rows and a stage's k.
+Status make_weight_maps(kl::TensorMap (&maps)[4], const uint8_t* packed,
+                        const pack::CudaLinearLayout& layout, const kl::KernelEntry& e) {
+  const EncodeTiled encode = encode_tiled();
+  if (encode == nullptr) return unsupported("the CUDA driver lacks cuTensorMapEncodeTiled");
+  const int words = layout.words();
+  const int64_t bytes[4] = {words >= 4 ? 2048 : 0, (words & 2) != 0 ? 1024 : 0,
+                            (words & 1) != 0 ? 512 : 0, layout.scale_bytes()};
+  const int blocks = std::max(1, e.rows / pack::kPieceRows);
+  const int slices = std::max(1, pack::kPieceRows / e.rows);
+  int64_t offset = 0;
+  for (int part = 0; part < 4; ++part) {
+    const int64_t quads = part == 0 ? words / 4 : 1;
+    if (bytes[part] == 0) continue;
+    const auto piece = static_cast<cuuint64_t>(layout.piece_bytes());
+    const cuuint64_t k_pieces = static_cast<cuuint64_t>(layout.k_pieces());
+    const cuuint64_t dims[5] = {static_cast<cuuint64_t>(bytes[part] / 8),
+                                static_cast<cuuint64_t>(quads), pack::kPiecesPerTile, k_pieces,
+                                static_cast<cuuint64_t>(layout.row_tiles())};
+    const cuuint64_t strides[4] = {static_cast<cuuint64_t>(bytes[part]), piece,
+                                   pack::kPiecesPerTile * piece,
+                                   pack::kPiecesPerTile * piece * k_pieces};
+    const cuuint32_t box[5] = {static_cast<cuuint32_t>(bytes[part] / 8 / slices),
+                               static_cast<cuuint32_t>(quads), static_cast<cuuint32_t>(blocks),
+                               static_cast<cuuint32_t>(e.units), 1};
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    CUtensorMap map;
+    const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_INT64, 5,
+                              const_cast<uint8_t*>(packed) + offset, dims, strides, box, steps,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (r != CUDA_SUCCESS)
+      return internal_error("cuTensorMapEncodeTiled for part " + std::to_string(part) +
+                            " of a weight failed with code " + std::to_string(r));
+    std::memcpy(&maps[part], &map, sizeof(map));
+    offset += quads * bytes[part];
+  }
+  return {};
+}
+
 Status check_call(const LinearPlan& plan, const LinearCall& call) {
   if (call.m < 0 || call.m > (int64_t{1} << 24))
     return invalid_argument("m = " + std::to_string(call.m) + " is out of range (0 to 2^24)");
@@ -192,14 +234,11 @@ void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
   }
 }
 
-Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
-              const LinearTuning& tuning, bool early, cudaStream_t stream) {
-  const int residents = tuning.residents != 0 ? tuning.residents : e.residents;
-  p.stages = kl::ring_slots(e, p.piece_bytes, residents, device);
-  if (p.stages < 2)
-    return invalid_argument(kl::kernel_id(e) + " with " + std::to_string(residents) +
-                            " residents: shared memory holds fewer than two ring slots");
-  const uint32_t shared = kl::kRingOverhead + p.stages * kl::ring_slot_size(e, p.piece_bytes);
+// `argument`: the kernel's parameters, which hold `p`.
+Status launch(const kl::KernelEntry& e, const kl::RingParams& p, void* argument,
+              const Device& device, bool early, cudaStream_t stream) {
+  const uint32_t shared = kl::kRingOverhead + round_up<uint32_t>(e.reduce_bytes, 1024) +
+                          p.stages * kl::ring_slot_size(e, p.piece_bytes);
   cudaError_t r = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(device.shared_bytes));
   if (r != cudaSuccess) {
@@ -224,7 +263,7 @@ Status launch(const kl::KernelEntry& e, kl::RingParams& p, const Device& device,
   }
   config.attrs = attributes;
   config.numAttrs = count;
-  void* arguments[] = {&p};
+  void* arguments[] = {argument};
   r = cudaLaunchKernelExC(&config, e.kernel, arguments);
   if (r != cudaSuccess)
     return Error{ErrorCode::kDeviceLost,
@@ -252,9 +291,13 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
     x = staged;
     ldx = static_cast<int64_t>(staged_row_elements(layout.cols));
   }
-  kl::RingParams p = {};
+  // The sliced loop copies the rows that there are.
+  const bool sliced = e.loop == kl::MainLoop::kSliced;
+  const int box_rows = sliced ? static_cast<int>(call.m) : e.tokens / e.cluster;
+  kl::SlicedParams whole = {};
+  kl::RingParams& p = whole.ring;
   SUB8_RETURN_IF_ERROR(
-      make_x_map(&p.x, x, layout.activation(), call.m, layout.cols, ldx, e.tokens / e.cluster));
+      make_x_map(&p.x, x, layout.activation(), call.m, layout.cols, ldx, box_rows));
   p.weights = static_cast<const uint8_t*>(packed);
   p.multipliers = reinterpret_cast<const float*>(p.weights + layout.multiplier_offset());
   p.token_scales = call.token_scales;
@@ -277,13 +320,22 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
   p.k_pieces = static_cast<int32_t>(layout.k_pieces());
   p.k_stages = d.k_stages;
   p.workers = d.workers;
-  p.stages_per_worker = static_cast<int32_t>(d.stages / d.workers);
-  p.longer_workers = static_cast<int32_t>(d.stages % d.workers);
+  const int64_t line = int64_t{d.rest_tiles} * d.token_tiles * d.k_stages;
+  p.stages_per_worker = static_cast<int32_t>(line / d.workers);
+  p.longer_workers = static_cast<int32_t>(line % d.workers);
   p.piece_bytes = static_cast<uint32_t>(layout.piece_bytes());
   p.output = static_cast<kl::OutputType>(call.y_type);
   p.fold = call.fold ? 1 : 0;
+  p.stages = kl::ring_slots(e, layout.piece_bytes(), choice.residents, device);
   set_scale_decode(p, layout);
-  return launch(e, p, device, tuning, call.weights_are_constant && aligned, stream);
+  void* argument = &p;
+  if (sliced) {
+    SUB8_RETURN_IF_ERROR(make_weight_maps(whole.parts, p.weights, layout, e));
+    whole.rest_tiles = d.rest_tiles;
+    whole.x_box_bytes = static_cast<uint32_t>(box_rows) * 128;
+    argument = &whole;
+  }
+  return launch(e, p, argument, device, call.weights_are_constant && aligned, stream);
 }
 
 Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* workspace,
@@ -386,7 +438,7 @@ LinearStatus explain_linear(const LinearPlan& plan, int64_t m, bool batch_invari
   for (const kl::Choice& c : kl::candidates(
            *layout, batch_invariant ? std::min(m, kl::kInvariantRows) : m,
            device.ok() ? *device : Device{}, wanted_of(tuning, batch_invariant), &choice->refused))
-    choice->candidates.push_back({kl::kernel_id(c.entry), c.ctas_per_sm, c.estimate_us});
+    choice->candidates.push_back({kl::kernel_id(c.entry), c.ctas_per_sm, c.residents, c.estimate_us});
   if (choice->candidates.empty())
     return fail(unsupported("explain_linear: no kernel for " + layout->format.name() +
                             "; candidates:\n" + choice->refused));

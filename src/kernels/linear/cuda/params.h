@@ -45,4 +45,15 @@ struct RingParams {
   uint32_t scale_base;
 };
 
+// Of sliced_kernel.cuh. The line of work that RingParams divides is that of the first rest_tiles row
+// tiles; the others are dealt out whole.
+struct SlicedParams {
+  RingParams ring;
+  // The packed weight's parts (16-, 8- and 4-byte vectors, scales), as boxes of a tile's rows and a
+  // stage's k.
+  TensorMap parts[4];
+  int32_t rest_tiles;
+  uint32_t x_box_bytes;  // of activations per 64 k: the rows that there are
+};
+
 }  // namespace sub8::kernels::linear

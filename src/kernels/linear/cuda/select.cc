@@ -26,7 +26,8 @@ std::string refusal(const KernelEntry& e, const pack::CudaLinearLayout& layout, 
   if (!kernel_id(e).ends_with(wanted.id_end)) return "its id does not end with " + wanted.id_end;
   if (wanted.ctas_per_sm > e.residents)
     return "at most " + std::to_string(e.residents) + " CTAs per SM";
-  if (ring_slots(e, layout.piece_bytes(), e.residents, card) < 2)
+  if (e.loop == MainLoop::kSliced && m > e.tokens) return "more rows of X than its tile has";
+  if (ring_slots(e, layout.piece_bytes(), e.loop == MainLoop::kSliced ? 1 : e.residents, card) < 2)
     return "shared memory holds no two ring slots of " +
            std::to_string(ring_slot_size(e, layout.piece_bytes())) + " bytes";
   if (wanted.batch_invariant && (e.loop != MainLoop::kWarpgroup || e.tokens > kInvariantRows ||
@@ -55,22 +56,25 @@ const std::vector<KernelEntry>& all_kernels() {
 
 uint32_t ring_slot_size(const KernelEntry& e, int64_t piece_bytes) {
   return static_cast<uint32_t>(
-      round_up<int64_t>(e.x_bytes + piece_bytes * e.pieces * e.units, 1024));
+      round_up<int64_t>(e.x_bytes + piece_bytes * e.rows / pack::kPieceRows * e.units, 1024));
 }
 
 uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int residents, const Card& card) {
   constexpr uint32_t kMostSlots = 32;  // kMaxSlots of ring.cuh
   const int share = std::min(card.shared_bytes, card.shared_bytes_per_sm / residents - 1024);
   const uint32_t room = static_cast<uint32_t>(std::max(share, 0));
-  if (room <= kRingOverhead) return 0;
-  return std::min((room - kRingOverhead) / ring_slot_size(e, piece_bytes), kMostSlots);
+  const uint32_t beside = kRingOverhead + round_up<uint32_t>(e.reduce_bytes, 1024);
+  if (room <= beside) return 0;
+  return std::min((room - beside) / ring_slot_size(e, piece_bytes), kMostSlots);
 }
 
 std::string kernel_id(const KernelEntry& e) {
   std::string id =
       "linear_" + std::string(e.codec) + (e.type == format::Half::kF16 ? "_f16" : "_bf16") +
-      (e.loop == MainLoop::kFragment ? "_mma_" : "_wgmma_") +
-      std::to_string(e.pieces * pack::kPieceRows) + "x" + std::to_string(e.tokens) + "x" +
+      (e.loop == MainLoop::kFragment ? "_mma_"
+       : e.loop == MainLoop::kSliced ? "_sliced_"
+                                     : "_wgmma_") +
+      std::to_string(e.rows) + "x" + std::to_string(e.tokens) + "x" +
       std::to_string(e.units * pack::kPieceCols) + "_w" + std::to_string(e.teams);
   if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
   return id;
@@ -84,17 +88,28 @@ bool runs(const KernelEntry& e, const pack::CudaLinearLayout& layout) {
 Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,
                 int64_t m, int sms) {
   Division d;
-  d.row_tiles = static_cast<int32_t>(
-      ceil_div<int64_t>(ceil_div<int64_t>(layout.rows, pack::kPieceRows), e.pieces * e.cluster));
+  d.row_tiles = static_cast<int32_t>(ceil_div<int64_t>(
+      round_up<int64_t>(layout.rows, pack::kPieceRows), int64_t{e.rows} * e.cluster));
   d.token_tiles = static_cast<int32_t>(ceil_div<int64_t>(m, e.tokens));
-  d.k_stages = static_cast<int32_t>(layout.k_pieces() / e.units);
+  d.k_stages = static_cast<int32_t>(ceil_div<int64_t>(layout.k_pieces(), e.units));
   d.stages = int64_t{d.row_tiles} * d.token_tiles * d.k_stages;
   d.workers = static_cast<int32_t>(std::min<int64_t>(sms * ctas_per_sm / e.cluster, d.stages));
+  d.rest_tiles = d.row_tiles;
+  if (e.loop != MainLoop::kSliced) return d;
+  // Whole tiles only, where they keep nearly all CTAs busy: nothing is exchanged then.
+  constexpr double kBusy = 0.92;
+  const int64_t rounds = ceil_div<int64_t>(d.row_tiles, d.workers);
+  d.rest_tiles = d.row_tiles % d.workers;
+  if (d.row_tiles >= kBusy * static_cast<double>(rounds * d.workers) ||
+      int64_t{d.rest_tiles} * d.k_stages < d.workers) {
+    d.rest_tiles = 0;
+    d.workers = std::min(d.workers, d.row_tiles);
+  }
   return d;
 }
 
-double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,
-                   int64_t m, int sms) {
+double estimate_us(const KernelEntry& e, int ctas_per_sm, int residents,
+                   const pack::CudaLinearLayout& layout, int64_t m, int sms) {
   constexpr double kBytesPerNs = 4700.0 / 132;  // per SM, of weights from memory
   constexpr double kExchangedPerNs = 105;       // bytes of sums that one CTA reads
   const Division d = divide(e, ctas_per_sm, layout, m, sms);
@@ -102,18 +117,29 @@ double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinear
   const double memory = static_cast<double>(layout.piece_bytes()) / kBytesPerNs;
   const double unit =
       std::max(unit_ns(e, ctas_per_sm, d.token_tiles == 1), d.token_tiles == 1 ? memory : 0.0);
+  if (e.loop == MainLoop::kSliced) {
+    const bool split = d.rest_tiles != 0;
+    const double work = split ? static_cast<double>(d.stages) / d.workers
+                              : static_cast<double>(ceil_div<int64_t>(d.row_tiles, d.workers)) *
+                                    d.k_stages;
+    const double start = residents > ctas_per_sm ? 2500 : 3000;
+    const double exchange = split && d.row_tiles < d.workers ? 2500 : 0;
+    return 1e-3 * (start + exchange +
+                   work * e.rows / pack::kPieceRows * e.units * ctas_per_sm *
+                       std::max(memory, e.tokens == 8 ? 60.0 : 66.0));
+  }
   // Contributors that finish together with the one that adds: it waits for their sums.
   const double others = std::max(0.0, d.k_stages / stages - 0.5);
   double wait = 2000 * std::min(1.0, others / 2);
   const double exchange =
-      others * e.tokens * e.pieces * pack::kPieceRows * 4 / kExchangedPerNs * ctas_per_sm;
+      others * e.tokens * e.rows * 4 / kExchangedPerNs * ctas_per_sm;
   double start = 4000;
   if (e.loop == MainLoop::kFragment) {
     if (e.teams > 8) start = 3000;
     if (d.token_tiles > 1) start += 2000;
     wait += 250 * std::max(0.0, others - 4);
   }
-  return 1e-3 * (start + stages * e.pieces * e.units * unit * ctas_per_sm + wait + exchange);
+  return 1e-3 * (start + stages * e.rows / pack::kPieceRows * e.units * unit * ctas_per_sm + wait + exchange);
 }
 
 std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, const Card& card,
@@ -126,10 +152,17 @@ std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, 
       if (refused != nullptr) *refused += kernel_id(e) + ": refused: " + why + "\n";
       continue;
     }
-    const int from = wanted.ctas_per_sm != 0 ? wanted.ctas_per_sm : 1;
-    const int to = wanted.ctas_per_sm != 0 ? wanted.ctas_per_sm : e.residents;
-    for (int ctas = from; ctas <= to; ++ctas)
-      out.push_back({e, ctas, estimate_us(e, ctas, layout, m, card.sms)});
+    for (int ctas = 1; ctas <= e.residents; ++ctas) {
+      if (wanted.ctas_per_sm != 0 && wanted.ctas_per_sm != ctas) continue;
+      for (int residents = ctas; residents <= e.residents; ++residents) {
+        if (wanted.residents != 0 && wanted.residents != residents) continue;
+        // The other loops were measured with the most residents only.
+        if (e.loop != MainLoop::kSliced && wanted.residents == 0 && residents != e.residents)
+          continue;
+        if (ring_slots(e, layout.piece_bytes(), residents, card) < 2) continue;
+        out.push_back({e, ctas, residents, estimate_us(e, ctas, residents, layout, m, card.sms)});
+      }
+    }
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Choice& a, const Choice& b) { return a.estimate_us < b.estimate_us; });

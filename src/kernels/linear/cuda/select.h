@@ -13,6 +13,7 @@ namespace sub8::kernels::linear {
 struct Wanted {
   std::string id_end;            // only kernels whose id ends with this
   int ctas_per_sm = 0;           // 0: as estimated
+  int residents = 0;             // 0: as estimated
   bool batch_invariant = false;  // only kernels with the one order of sums that every M can have
 };
 
@@ -26,6 +27,7 @@ struct Card {
 struct Choice {
   KernelEntry entry;
   int ctas_per_sm = 1;
+  int residents = 1;  // CTAs that an SM's shared memory is divided among
   double estimate_us = 0;
 };
 
@@ -36,6 +38,8 @@ struct Division {
   int32_t k_stages;
   int64_t stages;  // all of them together
   int32_t workers;
+  // Row tiles whose stages are divided among all workers; kSliced deals the others out whole.
+  int32_t rest_tiles;
 };
 
 const std::vector<KernelEntry>& all_kernels();
@@ -58,7 +62,7 @@ Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLay
                 int64_t m, int sms);
 
 // Microseconds of a call, fitted to an H200; it need only put candidates in the right order.
-double estimate_us(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,
+double estimate_us(const KernelEntry& e, int ctas_per_sm, int residents, const pack::CudaLinearLayout& layout,
                    int64_t m, int sms);
 
 // All candidates in the order of their estimates; the first is the choice. Refusals, one line each,

@@ -39,6 +39,8 @@ struct WarpgroupPolicy {
   static constexpr int kUnits = Shape.units;
   static constexpr int kGroupSteps = Shape.group_steps;
   static constexpr int kPieces = kWarpgroups * kRowBlocks;
+  static constexpr int kRows = kPieces * pack::kPieceRows;
+  static constexpr uint32_t kReduceBytes = 0;
   using Weights = SlotWeights<kPieces, kUnits>;
   static constexpr int kTeams = kWarpgroups;
   static constexpr int kConsumerThreads = kWarpgroups * 128;

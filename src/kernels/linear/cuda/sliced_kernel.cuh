@@ -1,0 +1,379 @@
+// The main loop for up to 16 tokens: CTAs with few rows (32 to 128) and all of K, so that small
+// layers need no exchange of sums between CTAs, and large ones none at the end of a call. Sixteen
+// warps share a tile's rows and cut each stage's K into slices; a tile's sums meet in shared
+// memory. What remains when whole tiles are dealt out evenly is split along K among all CTAs, and
+// done first: its sums travel through global memory while whole tiles are worked on, and a warp
+// with nothing else to do adds and writes them.
+//
+// Weights and activations meet in registers as fragments of mma.sync. A slot is given back after
+// the first use of every register that was loaded from it.
+#pragma once
+
+#include "arch/cuda/sm80/atom.cuh"
+#include "kernels/linear/cuda/codec.cuh"
+#include "kernels/linear/cuda/epilogue.cuh"
+#include "kernels/linear/cuda/ring.cuh"
+#include "kernels/linear/cuda/split_k.cuh"
+
+namespace sub8::kernels::linear {
+
+template <class CodecType, int Tokens, int Rows, int Units, int Residents>
+struct SlicedPolicy {
+  using Codec = CodecType;
+  using Atom = arch::sm80::MmaAtom<Codec::kType, Tokens>;
+  static constexpr int kTokens = Tokens;
+  static constexpr int kRows = Rows;
+  static constexpr int kCluster = 1;
+  static constexpr int kCtasPerSm = 1;
+  static constexpr int kResidents = Residents;
+  static constexpr int kWarps = 16;
+  static constexpr int kRow16 = Rows / 16;
+  static constexpr int kSlices = kWarps / kRow16;
+  static constexpr int kUnits = Units;  // of 64 k per stage
+  static constexpr int kSteps = Units / kSlices;
+  static_assert(kSlices * kRow16 == kWarps && kSteps * kSlices == Units);
+  // A box holds kBlocks blocks of kSliceRows rows for each k.
+  static constexpr int kBlocks = Rows <= 64 ? 1 : Rows / 64;
+  static constexpr int kSliceRows = Rows / kBlocks;
+  static constexpr int kTeams = kWarps;
+  static constexpr int kConsumerThreads = kWarps * 32;
+  static constexpr int kThreads = kConsumerThreads + 64;  // a producer and a finisher, a warp each
+  static constexpr uint32_t kXBoxBytes = Tokens * 128;
+  static constexpr uint32_t kXBytes = kUnits * kXBoxBytes;
+  static constexpr int kValues = Atom::kAccumulators;
+  static constexpr uint32_t kReduceBytes = (kWarps - kRow16) * 32 * kValues * 4;
+
+  // Parts of a unit (pack/cuda/linear_layout.h) as the copies bring them: bytes per block and k.
+  static constexpr int kQuads = Codec::kWords / 4;
+  static constexpr uint32_t kQuadSlice = kSliceRows * 32;
+  static constexpr uint32_t kQuadBytes = kQuads * kQuadSlice;
+  static constexpr uint32_t kPairBytes = (Codec::kWords & 2) != 0 ? kSliceRows * 16 : 0;
+  static constexpr uint32_t kSingleBytes = (Codec::kWords & 1) != 0 ? kSliceRows * 8 : 0;
+  __device__ static uint32_t scale_bytes(const RingParams& p) {
+    return (Codec::piece_bytes(p) - Codec::kUnitBytes) * kSliceRows / 64;
+  }
+};
+
+// The segments of a worker, in the order of work.
+struct SlicedWalk {
+  int32_t position;
+  int32_t end;
+  int32_t tile;  // next whole tile
+  __device__ SlicedWalk(const SlicedParams& p, int worker)
+      : position(range_begin(p.ring, worker)),
+        end(range_begin(p.ring, worker + 1)),
+        tile(p.rest_tiles + worker) {}
+  __device__ bool next(const SlicedParams& p, Segment& s) {
+    if (position < end) {
+      s.tile = position / p.ring.k_stages;
+      s.k_begin = position - s.tile * p.ring.k_stages;
+      const int32_t left = end - position + s.k_begin;
+      s.k_end = left < p.ring.k_stages ? left : p.ring.k_stages;
+      position += s.k_end - s.k_begin;
+      return true;
+    }
+    if (tile >= p.ring.row_tiles) return false;
+    s.tile = tile, s.k_begin = 0, s.k_end = p.ring.k_stages;
+    tile += p.ring.workers;
+    return true;
+  }
+};
+__device__ __forceinline__ bool is_whole(const SlicedParams& p, const Segment& s) {
+  return s.k_begin == 0 && s.k_end == p.ring.k_stages;
+}
+
+// ---- producer: one warp ----
+
+template <class P>
+__device__ __forceinline__ void copy_sliced_weights(const SlicedParams& p, const Ring& ring,
+                                                    uint32_t s, const Segment& seg, int k,
+                                                    uint32_t x_bytes, uint64_t policy) {
+  const uint32_t scales = P::scale_bytes(p.ring);
+  constexpr uint32_t kCount = P::kUnits * P::kBlocks;
+  constexpr uint32_t kCodes = P::kQuadBytes + P::kPairBytes + P::kSingleBytes;
+  const uint32_t bar = ring.full_bar(s);
+  ptx::mbarrier_expect_bytes(bar, kCount * (kCodes + scales) + x_bytes);
+  const int32_t row = seg.tile * P::kRows;
+  const int32_t tile = row / pack::kTileRows;
+  const int32_t block = row % pack::kTileRows / pack::kPieceRows;
+  const int32_t slice = row % pack::kPieceRows / P::kSliceRows;  // of a block
+  const int32_t unit = k * P::kUnits;
+  uint32_t to = ring.x(s) + P::kXBytes;
+  const auto copy = [&](int part, uint32_t bytes, uint32_t words) {
+    // Coordinates along a block's part count 8 bytes.
+    ptx::tensor_copy_5d(to, &p.parts[part], slice * static_cast<int32_t>(words / 8), 0, block, unit,
+                        tile, bar, policy);
+    to += kCount * bytes;
+  };
+  if constexpr (P::kQuadBytes != 0) copy(0, P::kQuadBytes, P::kQuadSlice);
+  if constexpr (P::kPairBytes != 0) copy(1, P::kPairBytes, P::kPairBytes);
+  if constexpr (P::kSingleBytes != 0) copy(2, P::kSingleBytes, P::kSingleBytes);
+  if constexpr (P::Codec::kGroups != GroupKind::kNone) copy(3, scales, scales);
+}
+
+template <class P>
+__device__ void produce_sliced(const SlicedParams& p, const Ring& ring, int worker) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint64_t stream_policy = ptx::policy_evict_first();
+  const uint64_t keep_policy = ptx::policy_evict_last();
+  const uint32_t x_bytes = P::kUnits * p.x_box_bytes;
+  // Weights do not depend on the kernel before this one: the ring is filled before waiting for it.
+  if (lane == 0) {
+    SlicedWalk walk(p, worker);
+    Segment seg;
+    uint32_t slot = 0;
+    while (slot < ring.count && walk.next(p, seg))
+      for (int k = seg.k_begin; k < seg.k_end && slot < ring.count; ++k, ++slot)
+        copy_sliced_weights<P>(p, ring, slot, seg, k, x_bytes, stream_policy);
+  }
+  ptx::wait_for_previous_grid();
+  SlicedWalk walk(p, worker);
+  Segment seg;
+  RingCursor cursor;
+  cursor.phase = 1;
+  bool first = true;
+  while (walk.next(p, seg)) {
+#pragma unroll 1
+    for (int k = seg.k_begin; k < seg.k_end; ++k) {
+      if (!first) {
+        ptx::mbarrier_wait(ring.empty_bar(cursor.slot), cursor.phase);
+        if (lane == 0)
+          copy_sliced_weights<P>(p, ring, cursor.slot, seg, k, x_bytes, stream_policy);
+      }
+      __syncwarp();
+      for (int box = lane; box < P::kUnits; box += 32)
+        ptx::tensor_copy_2d(ring.x(cursor.slot) + box * P::kXBoxBytes, &p.ring.x,
+                            (P::kUnits * k + box) * 64, 0, ring.full_bar(cursor.slot), keep_policy);
+      cursor.advance(ring.count);
+      if (cursor.slot == 0) first = false;
+    }
+  }
+}
+
+// ---- consumers ----
+
+template <class P>
+struct SlicedLane {
+  uint32_t quads, pairs, singles, scales, tokens;  // addresses within slot 0
+  typename P::Codec::ScaleAccess access;
+};
+
+template <class P>
+__device__ __forceinline__ SlicedLane<P> sliced_lane(const RingParams& p, const Ring& ring) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row16 = warp % P::kRow16;
+  const uint32_t unit = warp / P::kRow16 * P::kBlocks + row16 / 4;
+  const int t = P::kBlocks > 1 ? 32 * (row16 % 4) + lane : 32 * row16 + lane;
+  constexpr uint32_t kCount = P::kUnits * P::kBlocks;
+  SlicedLane<P> a;
+  a.access = P::Codec::scale_access(p, t);
+  uint32_t at = ring.slots + P::kXBytes;
+  a.quads = ptx::opaque(at + unit * P::kQuadBytes + 16 * t);
+  at += kCount * P::kQuadBytes;
+  a.pairs = ptx::opaque(at + unit * P::kPairBytes + 8 * t);
+  at += kCount * P::kPairBytes;
+  a.singles = ptx::opaque(at + unit * P::kSingleBytes + 4 * t);
+  at += kCount * P::kSingleBytes;
+  a.scales = ptx::opaque(at + unit * P::scale_bytes(p) + a.access.offset);
+  a.tokens = ptx::opaque(ring.slots + warp / P::kRow16 * P::kXBoxBytes + P::Atom::lane_offset(lane));
+  return a;
+}
+
+// Step `step` of a stage: the warp's unit number `step`. `slot`: byte offset of the slot.
+template <class P>
+__device__ __forceinline__ void load_sliced(const RingParams& p, const SlicedLane<P>& a,
+                                            uint32_t slot, int step,
+                                            typename P::Codec::Loaded& q) {
+  const uint32_t units = step * P::kSlices * P::kBlocks;
+#pragma unroll
+  for (int i = 0; i < P::kQuads; ++i) {
+    const uint4 v =
+        ptx::load_shared_128(a.quads + slot + units * P::kQuadBytes + i * P::kQuadSlice);
+    q.words[4 * i] = v.x, q.words[4 * i + 1] = v.y, q.words[4 * i + 2] = v.z,
+              q.words[4 * i + 3] = v.w;
+  }
+  if constexpr (P::kPairBytes != 0) {
+    const uint2 v = ptx::load_shared_64(a.pairs + slot + units * P::kPairBytes);
+    q.words[4 * P::kQuads] = v.x, q.words[4 * P::kQuads + 1] = v.y;
+  }
+  if constexpr (P::kSingleBytes != 0)
+    q.words[P::Codec::kWords - 1] =
+        ptx::load_shared_32(a.singles + slot + units * P::kSingleBytes);
+  P::Codec::load_scales(a.scales + slot + units * P::scale_bytes(p), q);
+}
+
+// Adds the slices' sums, in the order of the slices, into the first slice's warps. `area`: this
+// lane's place in it; `again`: not the first tile of the call.
+template <class P>
+__device__ __forceinline__ void add_slices(float4* area, bool again, float (&d)[P::kValues]) {
+  constexpr int kVectors = P::kValues / 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp >= P::kRow16) {
+    if (again) ptx::named_barrier(2, P::kConsumerThreads);
+    float4* to = area + (warp - P::kRow16) * (32 * kVectors);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      to[32 * v] = make_float4(d[4 * v], d[4 * v + 1], d[4 * v + 2], d[4 * v + 3]);
+    ptx::named_barrier_arrive(1, P::kConsumerThreads);
+    return;
+  }
+  ptx::named_barrier(1, P::kConsumerThreads);
+#pragma unroll
+  for (int s = 0; s < P::kSlices - 1; ++s) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const float4 x = area[(s * P::kRow16 + warp) * (32 * kVectors) + 32 * v];
+      d[4 * v] += x.x, d[4 * v + 1] += x.y, d[4 * v + 2] += x.z, d[4 * v + 3] += x.w;
+    }
+  }
+  ptx::named_barrier_arrive(2, P::kConsumerThreads);
+}
+
+template <class P>
+__device__ __forceinline__ int32_t sliced_channel(const Segment& seg, int row16) {
+  return seg.tile * P::kRows + row16 * 16 + ptx::thread_index() % 32 / 4;
+}
+
+// By the first slice's warps: writes the tile, or stores a part of its sums.
+template <class P>
+__device__ void finish_sliced(const SlicedParams& p, const Ring& ring, const Segment& seg,
+                              int worker, int row16, float (&d)[P::kValues]) {
+  if (is_whole(p, seg)) {
+    const int32_t n = sliced_channel<P>(seg, row16);
+    const Channel channels[2] = {make_channel(p.ring, n), make_channel(p.ring, n + 8)};
+    write_tile<P::kTokens>(p.ring, channels, 0, d);
+    return;
+  }
+  store_sums(p.ring, 2 * worker + (seg.k_begin == 0), row16, P::kRow16, d);
+  __syncwarp();
+  if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
+}
+
+template <class P>
+__device__ void consume_sliced(const SlicedParams& p, const Ring& ring, int worker, float4* area) {
+  using Codec = typename P::Codec;
+  using Atom = typename P::Atom;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const SlicedLane<P> at = sliced_lane<P>(p.ring, ring);
+  SlicedWalk walk(p, worker);
+  Segment seg;
+  RingCursor cursor;
+  bool again = false;
+  float d[P::kValues];
+  typename Codec::Loaded q;
+  while (walk.next(p, seg)) {
+    if (warp < P::kRow16) prefetch_channel(p.ring, sliced_channel<P>(seg, warp));
+#pragma unroll
+    for (int i = 0; i < P::kValues; ++i) d[i] = 0.0f;
+#pragma unroll 1
+    for (int i = seg.k_begin; i < seg.k_end; ++i) {
+      ptx::mbarrier_wait(ring.full_bar(cursor.slot), cursor.phase);
+      const uint32_t slot = cursor.slot * ring.slot_bytes;
+      load_sliced<P>(p.ring, at, slot, 0, q);
+#pragma unroll
+      for (int step = 0; step < P::kSteps; ++step) {
+        uint32_t a[4][4];
+        Codec::template dequantise<0, 4>(p.ring, at.access, q, a);
+        // The next words come in while this unit is multiplied.
+        if (step + 1 < P::kSteps) load_sliced<P>(p.ring, at, slot, step + 1, q);
+#pragma unroll
+        for (int k = 0; k < 4; k += Atom::kStepsPerLoad) {
+          uint32_t b[Atom::kStepsPerLoad][P::kTokens / 8][2];
+          Atom::load_tokens(at.tokens + slot, step * P::kSlices * P::kXBoxBytes, k, b);
+#pragma unroll
+          for (int j = 0; j < Atom::kStepsPerLoad; ++j) Atom::mma(d, a[k + j], b[j]);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ring.empty_bar(cursor.slot));
+      cursor.advance(ring.count);
+    }
+    if constexpr (P::kSlices > 1) add_slices<P>(area + lane, again, d);
+    again = true;
+    if (warp < P::kRow16) finish_sliced<P>(p, ring, seg, worker, warp, d);
+  }
+}
+
+// ---- finisher: one warp ----
+
+// Announces this CTA's parts of shared tiles; completes the tile of which it has the lowest k.
+template <class P>
+__device__ void finish_shared_tiles(const SlicedParams& p, const Ring& ring, int worker) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  SlicedWalk walk(p, worker);
+  Segment seg;
+  Segment owned;
+  bool owner = false;
+  uint32_t phase = 0;
+  while (walk.position < walk.end && walk.next(p, seg)) {
+    if (is_whole(p, seg)) continue;
+    ptx::mbarrier_wait(ring.stored, phase);
+    phase ^= 1;
+    __syncwarp();
+    if (lane == 0) ptx::add_release(p.ring.counters + seg.tile, 1);
+    if (seg.k_begin == 0) owned = seg, owner = true;
+  }
+  if (!owner) return;
+  const int last = worker_of(p.ring, (owned.tile + 1) * p.ring.k_stages - 1);
+  if (lane == 0) {
+    uint32_t* counter = p.ring.counters + owned.tile;
+    while (ptx::load_acquire(counter) != static_cast<uint32_t>(last - worker + 1)) {
+    }
+    *counter = 0;
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int row16 = 0; row16 < P::kRow16; ++row16) {
+    float d[P::kValues] = {};
+#pragma unroll 1
+    for (int w = worker; w <= last; ++w) {
+      const float4* from =
+          stored_sums<P::kValues>(p.ring, 2 * w + (w == worker), row16, P::kRow16);
+#pragma unroll
+      for (int v = 0; v < P::kValues / 4; ++v) {
+        const float4 x = ptx::load_l2(from + 32 * v);
+        d[4 * v] += x.x, d[4 * v + 1] += x.y, d[4 * v + 2] += x.z, d[4 * v + 3] += x.w;
+      }
+    }
+    const int32_t n = sliced_channel<P>(owned, row16);
+    const Channel channels[2] = {make_channel(p.ring, n), make_channel(p.ring, n + 8)};
+    write_tile<P::kTokens>(p.ring, channels, 0, d);
+  }
+}
+
+template <class P>
+__global__ void __launch_bounds__(P::kThreads, P::kResidents)
+    sliced_kernel(const __grid_constant__ SlicedParams p) {
+  extern __shared__ uint8_t shared[];
+  const uint32_t unaligned = ptx::shared_address(shared);
+  const uint32_t base = (unaligned + 1023) & ~1023u;
+  constexpr uint32_t kArea = (P::kReduceBytes + 1023) & ~1023u;
+  const uint32_t weights = P::kUnits * P::kRows / pack::kPieceRows * P::Codec::piece_bytes(p.ring);
+  const Ring ring{base,
+                  base + 8 * kMaxSlots,
+                  base + 16 * kMaxSlots,
+                  base + kBarrierBytes + kArea,
+                  ring_slot_bytes(P::kXBytes, weights),
+                  p.ring.stages};
+  const int worker = p.ring.workers - 1 - static_cast<int>(blockIdx.x);
+  if (threadIdx.x == P::kConsumerThreads) {
+    init_ring(ring, P::kWarps, P::kRow16);
+    ptx::prefetch_tensor_map(&p.ring.x);
+  }
+  __syncthreads();
+  ptx::allow_next_grid();
+  if (threadIdx.x >= P::kConsumerThreads + 32) {
+    ptx::wait_for_previous_grid();
+    finish_shared_tiles<P>(p, ring, worker);
+  } else if (threadIdx.x >= P::kConsumerThreads) {
+    produce_sliced<P>(p, ring, worker);
+  } else {
+    ptx::wait_for_previous_grid();
+    consume_sliced<P>(p, ring, worker,
+                      reinterpret_cast<float4*>(shared + (base - unaligned) + kBarrierBytes));
+  }
+}
+
+}  // namespace sub8::kernels::linear
