@@ -123,14 +123,14 @@ TEST(LinearSelect, RefusalsAreNamed) {
 // 16-bit weights: a slot takes 68 KB, and half of an SM's shared memory holds only one.
 TEST(LinearSelect, OneRingSlotIsRefused) {
   const KernelEntry e = tile(MainLoop::kFragment, 16, 256, 2, 1, 2, 8);
-  EXPECT_EQ(ring_slots(e, 16 * 512, 2, kCard), 1u);
-  EXPECT_EQ(ring_slots(e, 16 * 512, 1, kCard), 3u);
-  EXPECT_GE(ring_slots(e, 8 * 512, 2, kCard), 2u);
+  EXPECT_EQ(ring_slots(e, 16 * 512, 16, 2, kCard), 1u);
+  EXPECT_EQ(ring_slots(e, 16 * 512, 16, 1, kCard), 3u);
+  EXPECT_GE(ring_slots(e, 8 * 512, 16, 2, kCard), 2u);
   Card small = kCard;
   small.shared_bytes = small.shared_bytes_per_sm = 100 * 1024;
   std::string refused;
   for (const Choice& c : candidates(layout_of("e3m2", 4096, 4096), 64, small, {}, &refused))
-    EXPECT_GE(ring_slots(c.entry, 6 * 512, c.entry.residents, small), 2u);
+    EXPECT_GE(ring_slots(c.entry, 6 * 512, 64, c.residents, small), 2u);
   EXPECT_NE(refused.find("mma_256x8x128_w8: refused: shared memory holds no two ring slots"),
             std::string::npos)
       << refused;

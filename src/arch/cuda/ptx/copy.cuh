@@ -83,6 +83,12 @@ __device__ __forceinline__ uint32_t load_shared_32(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared_128(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
 // Transposes an 8x8 matrix of 16-bit values held by a warp: lane (g, l) gives row g, columns 2l and
 // 2l+1 and receives row g of the transpose.
 __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {

@@ -15,12 +15,17 @@ struct MmaAtom {
   // Activations lie as sm90a::b_swizzle places them: rows of 128 bytes (64 k), 16-byte chunk c of
   // row r at chunk c ^ (r & 7). One matrix load covers 32 k of 8 tokens or 16 k of 16 tokens; what
   // a lane adds to the tile's address for the first of them:
-  __device__ static uint32_t lane_offset(int lane) {
-    const uint32_t matrix = static_cast<uint32_t>(lane) / 8;
+  __device__ static uint32_t lane_row(int lane) {
     const uint32_t r = static_cast<uint32_t>(lane) % 8;
-    const uint32_t row = Tokens == 8 ? r : r + 8 * (matrix >> 1);
-    const uint32_t chunk = Tokens == 8 ? matrix : matrix & 1;
-    return row * 128 + ((chunk ^ r) << 4);
+    return Tokens == 8 ? r : r + 8 * (static_cast<uint32_t>(lane) / 16);
+  }
+  __device__ static uint32_t lane_chunk(int lane) {
+    const uint32_t matrix = static_cast<uint32_t>(lane) / 8;
+    return Tokens == 8 ? matrix : matrix & 1;
+  }
+  __device__ static uint32_t lane_offset(int lane) {
+    const uint32_t row = lane_row(lane);
+    return row * 128 + ((lane_chunk(lane) ^ (row & 7)) << 4);
   }
   // B fragments of kStepsPerLoad steps of 16 k from step `k` on; `at`: address of a tile (aligned
   // to 1024) plus lane_offset; `tile`: distance of another tile.

@@ -235,17 +235,17 @@ void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
 }
 
 // `argument`: the kernel's parameters, which hold `p`.
-Status launch(const kl::KernelEntry& e, const kl::RingParams& p, void* argument,
+Status launch(const kl::KernelEntry& e, const kl::RingParams& p, int grid, void* argument,
               const Device& device, bool early, cudaStream_t stream) {
   const uint32_t shared = kl::kRingOverhead + round_up<uint32_t>(e.reduce_bytes, 1024) +
-                          p.stages * kl::ring_slot_size(e, p.piece_bytes);
+                          p.stages * kl::ring_slot_size(e, p.piece_bytes, p.m);
   cudaError_t r = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(device.shared_bytes));
   if (r != cudaSuccess) {
     return Error{ErrorCode::kDeviceLost, kl::kernel_id(e) + ": " + cudaGetErrorString(r)};
   }
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(p.workers * e.cluster));
+  config.gridDim = dim3(static_cast<unsigned>(grid));
   config.blockDim = dim3(static_cast<unsigned>(e.threads));
   config.dynamicSmemBytes = shared;
   config.stream = stream;
@@ -326,16 +326,16 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
   p.piece_bytes = static_cast<uint32_t>(layout.piece_bytes());
   p.output = static_cast<kl::OutputType>(call.y_type);
   p.fold = call.fold ? 1 : 0;
-  p.stages = kl::ring_slots(e, layout.piece_bytes(), choice.residents, device);
+  p.stages = kl::ring_slots(e, layout.piece_bytes(), call.m, choice.residents, device);
   set_scale_decode(p, layout);
   void* argument = &p;
   if (sliced) {
     SUB8_RETURN_IF_ERROR(make_weight_maps(whole.parts, p.weights, layout, e));
     whole.rest_tiles = d.rest_tiles;
-    whole.x_box_bytes = static_cast<uint32_t>(box_rows) * 128;
+    whole.x_pitch = static_cast<uint32_t>(kl::slot_rows(e, call.m)) * 128;
     argument = &whole;
   }
-  return launch(e, p, argument, device, call.weights_are_constant && aligned, stream);
+  return launch(e, p, p.workers * e.cluster, argument, device, call.weights_are_constant && aligned, stream);
 }
 
 Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* workspace,

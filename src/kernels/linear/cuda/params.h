@@ -53,7 +53,7 @@ struct SlicedParams {
   // stage's k.
   TensorMap parts[4];
   int32_t rest_tiles;
-  uint32_t x_box_bytes;  // of activations per 64 k: the rows that there are
+  uint32_t x_pitch;      // bytes from one box of activations to the next: 2 to 16 rows of 128
 };
 
 }  // namespace sub8::kernels::linear

@@ -27,9 +27,9 @@ std::string refusal(const KernelEntry& e, const pack::CudaLinearLayout& layout, 
   if (wanted.ctas_per_sm > e.residents)
     return "at most " + std::to_string(e.residents) + " CTAs per SM";
   if (e.loop == MainLoop::kSliced && m > e.tokens) return "more rows of X than its tile has";
-  if (ring_slots(e, layout.piece_bytes(), e.loop == MainLoop::kSliced ? 1 : e.residents, card) < 2)
+  if (ring_slots(e, layout.piece_bytes(), m, e.loop == MainLoop::kSliced ? 1 : e.residents, card) < 2)
     return "shared memory holds no two ring slots of " +
-           std::to_string(ring_slot_size(e, layout.piece_bytes())) + " bytes";
+           std::to_string(ring_slot_size(e, layout.piece_bytes(), m)) + " bytes";
   if (wanted.batch_invariant && (e.loop != MainLoop::kWarpgroup || e.tokens > kInvariantRows ||
                                  e.cluster > 1 || e.units != 2))
     return "its order of sums is not that of every M";
@@ -54,18 +54,27 @@ const std::vector<KernelEntry>& all_kernels() {
   return entries;
 }
 
-uint32_t ring_slot_size(const KernelEntry& e, int64_t piece_bytes) {
-  return static_cast<uint32_t>(
-      round_up<int64_t>(e.x_bytes + piece_bytes * e.rows / pack::kPieceRows * e.units, 1024));
+int slot_rows(const KernelEntry& e, int64_t m) {
+  int rows = 2;
+  while (rows <= m && rows < e.tokens) rows *= 2;
+  return rows;
 }
 
-uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int residents, const Card& card) {
+uint32_t ring_slot_size(const KernelEntry& e, int64_t piece_bytes, int64_t m) {
+  const int64_t x_bytes =
+      e.loop == MainLoop::kSliced ? e.units * slot_rows(e, m) * int64_t{128} : e.x_bytes;
+  return static_cast<uint32_t>(
+      round_up<int64_t>(x_bytes + piece_bytes * e.rows / pack::kPieceRows * e.units, 1024));
+}
+
+uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int64_t m, int residents,
+                    const Card& card) {
   constexpr uint32_t kMostSlots = 32;  // kMaxSlots of ring.cuh
   const int share = std::min(card.shared_bytes, card.shared_bytes_per_sm / residents - 1024);
   const uint32_t room = static_cast<uint32_t>(std::max(share, 0));
   const uint32_t beside = kRingOverhead + round_up<uint32_t>(e.reduce_bytes, 1024);
   if (room <= beside) return 0;
-  return std::min((room - beside) / ring_slot_size(e, piece_bytes), kMostSlots);
+  return std::min((room - beside) / ring_slot_size(e, piece_bytes, m), kMostSlots);
 }
 
 std::string kernel_id(const KernelEntry& e) {
@@ -93,7 +102,9 @@ Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLay
   d.token_tiles = static_cast<int32_t>(ceil_div<int64_t>(m, e.tokens));
   d.k_stages = static_cast<int32_t>(ceil_div<int64_t>(layout.k_pieces(), e.units));
   d.stages = int64_t{d.row_tiles} * d.token_tiles * d.k_stages;
-  d.workers = static_cast<int32_t>(std::min<int64_t>(sms * ctas_per_sm / e.cluster, d.stages));
+  d.workers = sms * ctas_per_sm / e.cluster;
+  if (e.loop != MainLoop::kSliced)
+    d.workers = static_cast<int32_t>(std::min<int64_t>(d.workers, d.stages));
   d.rest_tiles = d.row_tiles;
   if (e.loop != MainLoop::kSliced) return d;
   // Whole tiles only, where they keep nearly all CTAs busy: nothing is exchanged then.
@@ -102,8 +113,8 @@ Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLay
   d.rest_tiles = d.row_tiles % d.workers;
   if (d.row_tiles >= kBusy * static_cast<double>(rounds * d.workers) ||
       int64_t{d.rest_tiles} * d.k_stages < d.workers) {
+    // CTAs without a tile stay, so that parts of two launches share SMs evenly.
     d.rest_tiles = 0;
-    d.workers = std::min(d.workers, d.row_tiles);
   }
   return d;
 }
@@ -159,7 +170,7 @@ std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, 
         // The other loops were measured with the most residents only.
         if (e.loop != MainLoop::kSliced && wanted.residents == 0 && residents != e.residents)
           continue;
-        if (ring_slots(e, layout.piece_bytes(), residents, card) < 2) continue;
+        if (ring_slots(e, layout.piece_bytes(), m, residents, card) < 2) continue;
         out.push_back({e, ctas, residents, estimate_us(e, ctas, residents, layout, m, card.sms)});
       }
     }

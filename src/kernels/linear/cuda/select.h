@@ -49,8 +49,11 @@ inline constexpr uint32_t kRingOverhead = 2048;
 
 // Slots of a CTA's ring where an SM's shared memory is divided among `residents` CTAs. Consumers
 // wait for the next slot before they give the last one back, so fewer than two would wait for ever.
-uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int residents, const Card& card);
-uint32_t ring_slot_size(const KernelEntry& e, int64_t piece_bytes);
+uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int64_t m, int residents,
+                    const Card& card);
+uint32_t ring_slot_size(const KernelEntry& e, int64_t piece_bytes, int64_t m);
+// Rows of X that a slot of the sliced loop has room for: a power of two, 2 at least.
+int slot_rows(const KernelEntry& e, int64_t m);
 
 // e.g. "linear_e3m2_bf16_wgmma_256x64x128_w4": rows of W x rows of X x K of a stage, consumer
 // teams.

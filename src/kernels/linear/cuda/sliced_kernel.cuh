@@ -17,7 +17,7 @@
 
 namespace sub8::kernels::linear {
 
-template <class CodecType, int Tokens, int Rows, int Units, int Residents>
+template <class CodecType, int Tokens, int Rows, int RowTiles, int Units, int Residents>
 struct SlicedPolicy {
   using Codec = CodecType;
   using Atom = arch::sm80::MmaAtom<Codec::kType, Tokens>;
@@ -28,20 +28,23 @@ struct SlicedPolicy {
   static constexpr int kResidents = Residents;
   static constexpr int kWarps = 16;
   static constexpr int kRow16 = Rows / 16;
-  static constexpr int kSlices = kWarps / kRow16;
+  static constexpr int kRowTiles = RowTiles;  // of 16 rows per warp
+  // A warp's row tiles lie in neighbouring blocks of 64 rows.
+  static constexpr int kGroups = kRow16 / RowTiles;  // of warps with the same rows
+  static_assert(RowTiles == 1 || kGroups == 4);
+  static constexpr int kSlices = kWarps / kGroups;
   static constexpr int kUnits = Units;  // of 64 k per stage
   static constexpr int kSteps = Units / kSlices;
-  static_assert(kSlices * kRow16 == kWarps && kSteps * kSlices == Units);
+  static_assert(kSlices * kGroups == kWarps && kSteps * kSlices == Units);
   // A box holds kBlocks blocks of kSliceRows rows for each k.
   static constexpr int kBlocks = Rows <= 64 ? 1 : Rows / 64;
   static constexpr int kSliceRows = Rows / kBlocks;
   static constexpr int kTeams = kWarps;
   static constexpr int kConsumerThreads = kWarps * 32;
   static constexpr int kThreads = kConsumerThreads + 64;  // a producer and a finisher, a warp each
-  static constexpr uint32_t kXBoxBytes = Tokens * 128;
-  static constexpr uint32_t kXBytes = kUnits * kXBoxBytes;
+  static constexpr uint32_t kXBytes = kUnits * Tokens * 128;  // at most
   static constexpr int kValues = Atom::kAccumulators;
-  static constexpr uint32_t kReduceBytes = (kWarps - kRow16) * 32 * kValues * 4;
+  static constexpr uint32_t kReduceBytes = (kWarps - kGroups) * RowTiles * 32 * kValues * 4;
 
   // Parts of a unit (pack/cuda/linear_layout.h) as the copies bring them: bytes per block and k.
   static constexpr int kQuads = Codec::kWords / 4;
@@ -98,7 +101,7 @@ __device__ __forceinline__ void copy_sliced_weights(const SlicedParams& p, const
   const int32_t block = row % pack::kTileRows / pack::kPieceRows;
   const int32_t slice = row % pack::kPieceRows / P::kSliceRows;  // of a block
   const int32_t unit = k * P::kUnits;
-  uint32_t to = ring.x(s) + P::kXBytes;
+  uint32_t to = ring.x(s) + P::kUnits * p.x_pitch;
   const auto copy = [&](int part, uint32_t bytes, uint32_t words) {
     // Coordinates along a block's part count 8 bytes.
     ptx::tensor_copy_5d(to, &p.parts[part], slice * static_cast<int32_t>(words / 8), 0, block, unit,
@@ -116,7 +119,7 @@ __device__ void produce_sliced(const SlicedParams& p, const Ring& ring, int work
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint64_t stream_policy = ptx::policy_evict_first();
   const uint64_t keep_policy = ptx::policy_evict_last();
-  const uint32_t x_bytes = P::kUnits * p.x_box_bytes;
+  const uint32_t x_bytes = P::kUnits * static_cast<uint32_t>(p.ring.m) * 128;
   // Weights do not depend on the kernel before this one: the ring is filled before waiting for it.
   if (lane == 0) {
     SlicedWalk walk(p, worker);
@@ -142,7 +145,7 @@ __device__ void produce_sliced(const SlicedParams& p, const Ring& ring, int work
       }
       __syncwarp();
       for (int box = lane; box < P::kUnits; box += 32)
-        ptx::tensor_copy_2d(ring.x(cursor.slot) + box * P::kXBoxBytes, &p.ring.x,
+        ptx::tensor_copy_2d(ring.x(cursor.slot) + box * p.x_pitch, &p.ring.x,
                             (P::kUnits * k + box) * 64, 0, ring.full_bar(cursor.slot), keep_policy);
       cursor.advance(ring.count);
       if (cursor.slot == 0) first = false;
@@ -159,16 +162,17 @@ struct SlicedLane {
 };
 
 template <class P>
-__device__ __forceinline__ SlicedLane<P> sliced_lane(const RingParams& p, const Ring& ring) {
+__device__ __forceinline__ SlicedLane<P> sliced_lane(const SlicedParams& params, const Ring& ring) {
+  const RingParams& p = params.ring;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row16 = warp % P::kRow16;
-  const uint32_t unit = warp / P::kRow16 * P::kBlocks + row16 / 4;
+  const int row16 = warp % P::kGroups;
+  const uint32_t unit = warp / P::kGroups * P::kBlocks + row16 / 4;
   const int t = P::kBlocks > 1 ? 32 * (row16 % 4) + lane : 32 * row16 + lane;
   constexpr uint32_t kCount = P::kUnits * P::kBlocks;
   SlicedLane<P> a;
   a.access = P::Codec::scale_access(p, t);
-  uint32_t at = ring.slots + P::kXBytes;
+  uint32_t at = ring.slots + P::kUnits * params.x_pitch;
   a.quads = ptx::opaque(at + unit * P::kQuadBytes + 16 * t);
   at += kCount * P::kQuadBytes;
   a.pairs = ptx::opaque(at + unit * P::kPairBytes + 8 * t);
@@ -176,16 +180,23 @@ __device__ __forceinline__ SlicedLane<P> sliced_lane(const RingParams& p, const 
   a.singles = ptx::opaque(at + unit * P::kSingleBytes + 4 * t);
   at += kCount * P::kSingleBytes;
   a.scales = ptx::opaque(at + unit * P::scale_bytes(p) + a.access.offset);
-  a.tokens = ptx::opaque(ring.slots + warp / P::kRow16 * P::kXBoxBytes + P::Atom::lane_offset(lane));
+  // Fewer rows than the tile's leave less room between boxes. The lanes of missing rows read a row
+  // of zeros (clear_missing_rows). The swizzle follows the address, and a step of the loop keeps its phase.
+  const uint32_t slice = warp / P::kGroups;
+  const uint32_t room = params.x_pitch / 128;
+  const uint32_t row = min(P::Atom::lane_row(lane), room - 1);
+  const uint32_t line = slice * room + row;
+  a.tokens = ptx::opaque(ring.slots + line * 128 +
+                         ((P::Atom::lane_chunk(lane) ^ (line & 7)) << 4));
   return a;
 }
 
-// Step `step` of a stage: the warp's unit number `step`. `slot`: byte offset of the slot.
+// Row tile `tile` of step `step` of a stage: the warp's unit number `step`. `slot`: byte offset.
 template <class P>
 __device__ __forceinline__ void load_sliced(const RingParams& p, const SlicedLane<P>& a,
-                                            uint32_t slot, int step,
+                                            uint32_t slot, int step, int tile,
                                             typename P::Codec::Loaded& q) {
-  const uint32_t units = step * P::kSlices * P::kBlocks;
+  const uint32_t units = step * P::kSlices * P::kBlocks + tile;
 #pragma unroll
   for (int i = 0; i < P::kQuads; ++i) {
     const uint4 v =
@@ -206,26 +217,35 @@ __device__ __forceinline__ void load_sliced(const RingParams& p, const SlicedLan
 // Adds the slices' sums, in the order of the slices, into the first slice's warps. `area`: this
 // lane's place in it; `again`: not the first tile of the call.
 template <class P>
-__device__ __forceinline__ void add_slices(float4* area, bool again, float (&d)[P::kValues]) {
+__device__ __forceinline__ void add_slices(float4* area, bool again,
+                                           float (&d)[P::kRowTiles][P::kValues]) {
   constexpr int kVectors = P::kValues / 4;
+  constexpr int kWarpVectors = 32 * kVectors * P::kRowTiles;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp >= P::kRow16) {
+  if (warp >= P::kGroups) {
     if (again) ptx::named_barrier(2, P::kConsumerThreads);
-    float4* to = area + (warp - P::kRow16) * (32 * kVectors);
+    float4* to = area + (warp - P::kGroups) * kWarpVectors;
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      to[32 * v] = make_float4(d[4 * v], d[4 * v + 1], d[4 * v + 2], d[4 * v + 3]);
+    for (int r = 0; r < P::kRowTiles; ++r)
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v)
+        to[32 * (r * kVectors + v)] =
+            make_float4(d[r][4 * v], d[r][4 * v + 1], d[r][4 * v + 2], d[r][4 * v + 3]);
     ptx::named_barrier_arrive(1, P::kConsumerThreads);
     return;
   }
   ptx::named_barrier(1, P::kConsumerThreads);
 #pragma unroll
   for (int s = 0; s < P::kSlices - 1; ++s) {
+    const float4* from = area + (s * P::kGroups + warp) * kWarpVectors;
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const float4 x = area[(s * P::kRow16 + warp) * (32 * kVectors) + 32 * v];
-      d[4 * v] += x.x, d[4 * v + 1] += x.y, d[4 * v + 2] += x.z, d[4 * v + 3] += x.w;
-    }
+    for (int r = 0; r < P::kRowTiles; ++r)
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const float4 x = from[32 * (r * kVectors + v)];
+        float* sum = d[r] + 4 * v;
+        sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
+      }
   }
   ptx::named_barrier_arrive(2, P::kConsumerThreads);
 }
@@ -238,14 +258,19 @@ __device__ __forceinline__ int32_t sliced_channel(const Segment& seg, int row16)
 // By the first slice's warps: writes the tile, or stores a part of its sums.
 template <class P>
 __device__ void finish_sliced(const SlicedParams& p, const Ring& ring, const Segment& seg,
-                              int worker, int row16, float (&d)[P::kValues]) {
-  if (is_whole(p, seg)) {
+                              int worker, int warp, float (&d)[P::kRowTiles][P::kValues]) {
+#pragma unroll
+  for (int r = 0; r < P::kRowTiles; ++r) {
+    const int row16 = warp + P::kGroups * r;
+    if (!is_whole(p, seg)) {
+      store_sums(p.ring, 2 * worker + (seg.k_begin == 0), row16, P::kRow16, d[r]);
+      continue;
+    }
     const int32_t n = sliced_channel<P>(seg, row16);
     const Channel channels[2] = {make_channel(p.ring, n), make_channel(p.ring, n + 8)};
-    write_tile<P::kTokens>(p.ring, channels, 0, d);
-    return;
+    write_tile<P::kTokens>(p.ring, channels, 0, d[r]);
   }
-  store_sums(p.ring, 2 * worker + (seg.k_begin == 0), row16, P::kRow16, d);
+  if (is_whole(p, seg)) return;
   __syncwarp();
   if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
 }
@@ -256,34 +281,53 @@ __device__ void consume_sliced(const SlicedParams& p, const Ring& ring, int work
   using Atom = typename P::Atom;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const SlicedLane<P> at = sliced_lane<P>(p.ring, ring);
+  const SlicedLane<P> at = sliced_lane<P>(p, ring);
   SlicedWalk walk(p, worker);
   Segment seg;
   RingCursor cursor;
   bool again = false;
-  float d[P::kValues];
+  float d[P::kRowTiles][P::kValues];
   typename Codec::Loaded q;
+  constexpr int kLoads = 4 / Atom::kStepsPerLoad;
   while (walk.next(p, seg)) {
-    if (warp < P::kRow16) prefetch_channel(p.ring, sliced_channel<P>(seg, warp));
 #pragma unroll
-    for (int i = 0; i < P::kValues; ++i) d[i] = 0.0f;
+    for (int r = 0; r < P::kRowTiles; ++r) {
+      if (warp < P::kGroups) prefetch_channel(p.ring, sliced_channel<P>(seg, warp + P::kGroups * r));
+#pragma unroll
+      for (int i = 0; i < P::kValues; ++i) d[r][i] = 0.0f;
+    }
 #pragma unroll 1
     for (int i = seg.k_begin; i < seg.k_end; ++i) {
       ptx::mbarrier_wait(ring.full_bar(cursor.slot), cursor.phase);
       const uint32_t slot = cursor.slot * ring.slot_bytes;
-      load_sliced<P>(p.ring, at, slot, 0, q);
+      load_sliced<P>(p.ring, at, slot, 0, 0, q);
 #pragma unroll
       for (int step = 0; step < P::kSteps; ++step) {
-        uint32_t a[4][4];
-        Codec::template dequantise<0, 4>(p.ring, at.access, q, a);
-        // The next words come in while this unit is multiplied.
-        if (step + 1 < P::kSteps) load_sliced<P>(p.ring, at, slot, step + 1, q);
+        uint32_t b[kLoads][Atom::kStepsPerLoad][P::kTokens / 8][2];
+        const auto load_tokens = [&](int j) {
+          Atom::load_tokens(at.tokens + slot, step * P::kSlices * p.x_pitch,
+                            j * Atom::kStepsPerLoad, b[j]);
+        };
+        // Several row tiles share what is loaded of the tokens.
+        if constexpr (P::kRowTiles > 1)
+          for (int j = 0; j < kLoads; ++j) load_tokens(j);
 #pragma unroll
-        for (int k = 0; k < 4; k += Atom::kStepsPerLoad) {
-          uint32_t b[Atom::kStepsPerLoad][P::kTokens / 8][2];
-          Atom::load_tokens(at.tokens + slot, step * P::kSlices * P::kXBoxBytes, k, b);
+        for (int r = 0; r < P::kRowTiles; ++r) {
+          uint32_t a[4][4];
+          Codec::template dequantise<0, 4>(p.ring, at.access, q, a);
+          // The next words come in while this unit is multiplied.
+          if (r + 1 < P::kRowTiles) {
+            load_sliced<P>(p.ring, at, slot, step, r + 1, q);
+          } else if (step + 1 < P::kSteps) {
+            load_sliced<P>(p.ring, at, slot, step + 1, 0, q);
+          }
 #pragma unroll
-          for (int j = 0; j < Atom::kStepsPerLoad; ++j) Atom::mma(d, a[k + j], b[j]);
+          for (int j = 0; j < kLoads; ++j) {
+            if constexpr (P::kRowTiles == 1) load_tokens(j);
+#pragma unroll
+            for (int k = 0; k < Atom::kStepsPerLoad; ++k)
+              Atom::mma(d[r], a[j * Atom::kStepsPerLoad + k], b[j][k]);
+          }
         }
       }
       __syncwarp();
@@ -292,7 +336,7 @@ __device__ void consume_sliced(const SlicedParams& p, const Ring& ring, int work
     }
     if constexpr (P::kSlices > 1) add_slices<P>(area + lane, again, d);
     again = true;
-    if (warp < P::kRow16) finish_sliced<P>(p, ring, seg, worker, warp, d);
+    if (warp < P::kGroups) finish_sliced<P>(p, ring, seg, worker, warp, d);
   }
 }
 
@@ -343,6 +387,22 @@ __device__ void finish_shared_tiles(const SlicedParams& p, const Ring& ring, int
   }
 }
 
+// Rows that the copies never write: what multiplies zeros costs less power.
+template <class P>
+__device__ __forceinline__ void clear_missing_rows(const SlicedParams& p, const Ring& ring) {
+  const int room = static_cast<int>(p.x_pitch / 128);
+  const int missing = room - p.ring.m;
+  if (missing <= 0) return;
+  const int lines = static_cast<int>(ring.count) * P::kUnits * missing * 8;
+  for (int i = static_cast<int>(threadIdx.x); i < lines; i += P::kThreads) {
+    const int line = i / 8;
+    const int box = line / missing;
+    ptx::store_shared_128(ring.x(box / P::kUnits) + box % P::kUnits * p.x_pitch +
+                              (p.ring.m + line % missing) * 128 + i % 8 * 16,
+                          make_uint4(0, 0, 0, 0));
+  }
+}
+
 template <class P>
 __global__ void __launch_bounds__(P::kThreads, P::kResidents)
     sliced_kernel(const __grid_constant__ SlicedParams p) {
@@ -355,13 +415,14 @@ __global__ void __launch_bounds__(P::kThreads, P::kResidents)
                   base + 8 * kMaxSlots,
                   base + 16 * kMaxSlots,
                   base + kBarrierBytes + kArea,
-                  ring_slot_bytes(P::kXBytes, weights),
+                  ring_slot_bytes(P::kUnits * p.x_pitch, weights),
                   p.ring.stages};
   const int worker = p.ring.workers - 1 - static_cast<int>(blockIdx.x);
   if (threadIdx.x == P::kConsumerThreads) {
-    init_ring(ring, P::kWarps, P::kRow16);
+    init_ring(ring, P::kWarps, P::kGroups);
     ptx::prefetch_tensor_map(&p.ring.x);
   }
+  clear_missing_rows<P>(p, ring);
   __syncthreads();
   ptx::allow_next_grid();
   if (threadIdx.x >= P::kConsumerThreads + 32) {
