@@ -451,13 +451,14 @@ int main(int argc, char** argv) {
               calls_of(copies, candidate.estimate_us));
           if (c == 0) chosen = us;
           if (out != nullptr)
-            std::fprintf(out,
-                         "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
-                         "\"%s\", \"ctas_per_sm\": %d, \"residents\": %d, \"chosen\": %s, \"us\": %.3f, "
-                         "\"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
-                         first ? "" : ",", s.n, s.k, m, f.c_str(), candidate.kernel.c_str(),
-                         candidate.ctas_per_sm, candidate.residents, c == 0 ? "true" : "false", us,
-                         candidate.estimate_us, floor, base[m]);
+            std::fprintf(
+                out,
+                "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
+                "\"%s\", \"ctas_per_sm\": %d, \"residents\": %d, \"chosen\": %s, \"us\": %.3f, "
+                "\"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
+                first ? "" : ",", s.n, s.k, m, f.c_str(), candidate.kernel.c_str(),
+                candidate.ctas_per_sm, candidate.residents, c == 0 ? "true" : "false", us,
+                candidate.estimate_us, floor, base[m]);
           first = false;
         }
         if (!status) {

@@ -273,13 +273,13 @@ int g_failed = 0;
 std::string describe(const Case& c) {
   char s[256];
   std::snprintf(s, sizeof s,
-                "%s act=%d N=%lld K=%lld M=%lld kernel=%s ctas=%d residents=%d grid=%d out=%d %s%s%s%s%s ldx+%d",
+                "%s act=%d N=%lld K=%lld M=%lld kernel=%s ctas=%d residents=%d grid=%d out=%d "
+                "%s%s%s%s%s ldx+%d",
                 c.format.c_str(), static_cast<int>(c.act), static_cast<long long>(c.n),
-                static_cast<long long>(c.k), static_cast<long long>(c.m), c.kernel.c_str(), c.ctas_per_sm,
-                c.residents, c.grid,
-                static_cast<int>(c.out), c.bias ? "bias " : "", c.residual ? "residual " : "",
-                c.fold ? "fold " : "", c.token_scales ? "token_scales " : "",
-                c.early ? "early" : "", c.ldx_extra);
+                static_cast<long long>(c.k), static_cast<long long>(c.m), c.kernel.c_str(),
+                c.ctas_per_sm, c.residents, c.grid, static_cast<int>(c.out), c.bias ? "bias " : "",
+                c.residual ? "residual " : "", c.fold ? "fold " : "",
+                c.token_scales ? "token_scales " : "", c.early ? "early" : "", c.ldx_extra);
   return s;
 }
 

@@ -47,7 +47,8 @@ __device__ __forceinline__ void tensor_copy_5d(uint32_t dst, const void* map, in
       "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(bar), "l"(policy)
       : "memory");
 }
-// A two-dimensional box into every CTA of `cta_mask`, at the same offsets of data and barrier in each.
+// A two-dimensional box into every CTA of `cta_mask`, at the same offsets of data and barrier in
+// each.
 __device__ __forceinline__ void tensor_copy_2d_multicast(uint32_t dst, const void* map, int32_t x,
                                                          int32_t y, uint32_t bar, uint16_t cta_mask,
                                                          uint64_t policy) {
@@ -84,8 +85,8 @@ __device__ __forceinline__ uint32_t load_shared_32(uint32_t address) {
 }
 
 __device__ __forceinline__ void store_shared_128(uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
                : "memory");
 }
 

@@ -8,8 +8,8 @@
 
 namespace sub8::kernels::linear {
 
-// Where operands live: fragments of mma.sync (fragment_kernel.cuh, sliced_kernel.cuh), or wgmma's registers and shared
-// memory (warpgroup_kernel.cuh).
+// Where operands live: fragments of mma.sync (fragment_kernel.cuh, sliced_kernel.cuh), or wgmma's
+// registers and shared memory (warpgroup_kernel.cuh).
 enum class MainLoop { kFragment, kSliced, kWarpgroup };
 
 struct KernelEntry {
@@ -19,8 +19,8 @@ struct KernelEntry {
   pack::GroupKind groups;
   MainLoop loop;
   int tokens;
-  int rows;    // of W that a CTA works on
-  int units;   // of 64 k per stage
+  int rows;   // of W that a CTA works on
+  int units;  // of 64 k per stage
   int cluster;
   int ctas_per_sm;  // of one launch
   int residents;    // CTAs per SM that registers and shared memory are divided among

@@ -36,9 +36,9 @@ KernelEntry fragment(const char* name) {
   return entry<P>(name, MainLoop::kFragment, reinterpret_cast<const void*>(&fragment_kernel<P>));
 }
 
-template <class CodecType, int Tokens, int Rows, int RowTiles, int Units, int Residents>
+template <class CodecType, int Tokens, int Rows, int Units, int Residents>
 KernelEntry sliced(const char* name) {
-  using P = SlicedPolicy<CodecType, Tokens, Rows, RowTiles, Units, Residents>;
+  using P = SlicedPolicy<CodecType, Tokens, Rows, Units, Residents>;
   return entry<P>(name, MainLoop::kSliced, reinterpret_cast<const void*>(&sliced_kernel<P>));
 }
 
@@ -51,23 +51,16 @@ KernelEntry warpgroup(const char* name) {
 template <ElementFormat Element, GroupKind Groups, Half Type>
 void add_entries(const char* name, std::vector<KernelEntry>* out) {
   using C = Codec<Element, Type, Groups>;
-  // Small CTAs: a part of the next launch fits beside one or two of this one. Or 16 warps in one.
+  // Small CTAs: a part of the next launch fits beside one or two of this one.
   // Dense weights leave room for one ring only: consumers look one slot ahead.
   constexpr int kResidents = C::kDense ? 1 : 2;
   out->push_back(fragment<C, 8, 8, 2, kResidents>(name));
-  out->push_back(fragment<C, 8, 16, 1, 1>(name));
   out->push_back(fragment<C, 16, 8, 2, kResidents>(name));
-  out->push_back(sliced<C, 8, 32, 1, 8, 2>(name));
-  out->push_back(sliced<C, 8, 32, 1, 16, 2>(name));
-  out->push_back(sliced<C, 8, 64, 1, 8, 2>(name));
-  out->push_back(sliced<C, 8, 64, 1, 16, 2>(name));
-  out->push_back(sliced<C, 8, 128, 2, 8, 1>(name));
-  out->push_back(sliced<C, 8, 256, 4, 4, 1>(name));
-  out->push_back(sliced<C, 16, 32, 1, 8, 2>(name));
-  out->push_back(sliced<C, 16, 32, 1, 16, 2>(name));
-  out->push_back(sliced<C, 16, 64, 1, 8, 2>(name));
-  out->push_back(sliced<C, 16, 128, 2, 8, 1>(name));
-  out->push_back(sliced<C, 16, 256, 4, 4, 1>(name));
+  out->push_back(sliced<C, 8, 32, 16, 2>(name));
+  out->push_back(sliced<C, 8, 32, 8, 2>(name));
+  out->push_back(sliced<C, 8, 64, 8, 2>(name));
+  out->push_back(sliced<C, 16, 32, 8, 2>(name));
+  out->push_back(sliced<C, 16, 64, 8, 2>(name));
   out->push_back(warpgroup<C, WarpgroupShape{16, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 2, 4}>(name));
   out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 2, 4}>(name));

@@ -168,8 +168,7 @@ Status make_weight_maps(kl::TensorMap (&maps)[4], const uint8_t* packed,
   const int words = layout.words();
   const int64_t bytes[4] = {words >= 4 ? 2048 : 0, (words & 2) != 0 ? 1024 : 0,
                             (words & 1) != 0 ? 512 : 0, layout.scale_bytes()};
-  const int blocks = std::max(1, e.rows / pack::kPieceRows);
-  const int slices = std::max(1, pack::kPieceRows / e.rows);
+  const int parts_of_block = pack::kPieceRows / e.rows;
   int64_t offset = 0;
   for (int part = 0; part < 4; ++part) {
     const int64_t quads = part == 0 ? words / 4 : 1;
@@ -182,15 +181,15 @@ Status make_weight_maps(kl::TensorMap (&maps)[4], const uint8_t* packed,
     const cuuint64_t strides[4] = {static_cast<cuuint64_t>(bytes[part]), piece,
                                    pack::kPiecesPerTile * piece,
                                    pack::kPiecesPerTile * piece * k_pieces};
-    const cuuint32_t box[5] = {static_cast<cuuint32_t>(bytes[part] / 8 / slices),
-                               static_cast<cuuint32_t>(quads), static_cast<cuuint32_t>(blocks),
-                               static_cast<cuuint32_t>(e.units), 1};
+    const cuuint32_t box[5] = {static_cast<cuuint32_t>(bytes[part] / 8 / parts_of_block),
+                               static_cast<cuuint32_t>(quads), 1, static_cast<cuuint32_t>(e.units),
+                               1};
     const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
     CUtensorMap map;
-    const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_INT64, 5,
-                              const_cast<uint8_t*>(packed) + offset, dims, strides, box, steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult r =
+        encode(&map, CU_TENSOR_MAP_DATA_TYPE_INT64, 5, const_cast<uint8_t*>(packed) + offset, dims,
+               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS)
       return internal_error("cuTensorMapEncodeTiled for part " + std::to_string(part) +
                             " of a weight failed with code " + std::to_string(r));
@@ -335,7 +334,8 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
     whole.x_pitch = static_cast<uint32_t>(kl::slot_rows(e, call.m)) * 128;
     argument = &whole;
   }
-  return launch(e, p, p.workers * e.cluster, argument, device, call.weights_are_constant && aligned, stream);
+  return launch(e, p, p.workers * e.cluster, argument, device, call.weights_are_constant && aligned,
+                stream);
 }
 
 Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* workspace,
@@ -438,7 +438,8 @@ LinearStatus explain_linear(const LinearPlan& plan, int64_t m, bool batch_invari
   for (const kl::Choice& c : kl::candidates(
            *layout, batch_invariant ? std::min(m, kl::kInvariantRows) : m,
            device.ok() ? *device : Device{}, wanted_of(tuning, batch_invariant), &choice->refused))
-    choice->candidates.push_back({kl::kernel_id(c.entry), c.ctas_per_sm, c.residents, c.estimate_us});
+    choice->candidates.push_back(
+        {kl::kernel_id(c.entry), c.ctas_per_sm, c.residents, c.estimate_us});
   if (choice->candidates.empty())
     return fail(unsupported("explain_linear: no kernel for " + layout->format.name() +
                             "; candidates:\n" + choice->refused));

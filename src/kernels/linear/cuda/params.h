@@ -45,15 +45,15 @@ struct RingParams {
   uint32_t scale_base;
 };
 
-// Of sliced_kernel.cuh. The line of work that RingParams divides is that of the first rest_tiles row
-// tiles; the others are dealt out whole.
+// Of sliced_kernel.cuh. The line of work that RingParams divides is that of the first rest_tiles
+// row tiles; the others are dealt out whole.
 struct SlicedParams {
   RingParams ring;
   // The packed weight's parts (16-, 8- and 4-byte vectors, scales), as boxes of a tile's rows and a
   // stage's k.
   TensorMap parts[4];
   int32_t rest_tiles;
-  uint32_t x_pitch;      // bytes from one box of activations to the next: 2 to 16 rows of 128
+  uint32_t x_pitch;  // bytes from one box of activations to the next: 2 to 16 rows of 128
 };
 
 }  // namespace sub8::kernels::linear

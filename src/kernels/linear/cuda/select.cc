@@ -7,6 +7,8 @@
 namespace sub8::kernels::linear {
 namespace {
 
+constexpr double kBytesPerNs = 4700.0 / 132;  // per SM, of weights from memory
+
 // Nanoseconds in which an SM works through 64 rows x 64 k if memory is no limit.
 double unit_ns(const KernelEntry& e, int ctas_per_sm, bool one_token_tile) {
   if (e.loop == MainLoop::kFragment) {
@@ -27,7 +29,8 @@ std::string refusal(const KernelEntry& e, const pack::CudaLinearLayout& layout, 
   if (wanted.ctas_per_sm > e.residents)
     return "at most " + std::to_string(e.residents) + " CTAs per SM";
   if (e.loop == MainLoop::kSliced && m > e.tokens) return "more rows of X than its tile has";
-  if (ring_slots(e, layout.piece_bytes(), m, e.loop == MainLoop::kSliced ? 1 : e.residents, card) < 2)
+  if (ring_slots(e, layout.piece_bytes(), m, e.loop == MainLoop::kSliced ? 1 : e.residents, card) <
+      2)
     return "shared memory holds no two ring slots of " +
            std::to_string(ring_slot_size(e, layout.piece_bytes(), m)) + " bytes";
   if (wanted.batch_invariant && (e.loop != MainLoop::kWarpgroup || e.tokens > kInvariantRows ||
@@ -78,13 +81,13 @@ uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int64_t m, int re
 }
 
 std::string kernel_id(const KernelEntry& e) {
-  std::string id =
-      "linear_" + std::string(e.codec) + (e.type == format::Half::kF16 ? "_f16" : "_bf16") +
-      (e.loop == MainLoop::kFragment ? "_mma_"
-       : e.loop == MainLoop::kSliced ? "_sliced_"
-                                     : "_wgmma_") +
-      std::to_string(e.rows) + "x" + std::to_string(e.tokens) + "x" +
-      std::to_string(e.units * pack::kPieceCols) + "_w" + std::to_string(e.teams);
+  std::string id = "linear_" + std::string(e.codec) +
+                   (e.type == format::Half::kF16 ? "_f16" : "_bf16") +
+                   (e.loop == MainLoop::kFragment ? "_mma_"
+                    : e.loop == MainLoop::kSliced ? "_sliced_"
+                                                  : "_wgmma_") +
+                   std::to_string(e.rows) + "x" + std::to_string(e.tokens) + "x" +
+                   std::to_string(e.units * pack::kPieceCols) + "_w" + std::to_string(e.teams);
   if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
   return id;
 }
@@ -119,38 +122,48 @@ Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLay
   return d;
 }
 
+namespace {
+
+double sliced_us(const KernelEntry& e, const Division& d, int ctas_per_sm, int residents,
+                 const pack::CudaLinearLayout& layout, int64_t m) {
+  const double memory = static_cast<double>(layout.piece_bytes()) / kBytesPerNs * 1.02;
+  const double unit = e.tokens == 8 ? 74 + 0.6 * static_cast<double>(m) : e.rows == 32 ? 110 : 96;
+  const bool split = d.rest_tiles != 0;
+  const double stages =
+      split ? static_cast<double>(d.stages) / d.workers
+            : static_cast<double>(ceil_div<int64_t>(d.row_tiles, d.workers)) * d.k_stages;
+  double start = residents > ctas_per_sm ? 3000 : 3500;
+  if (ring_slots(e, layout.piece_bytes(), m, residents, Card{}) < 3) start += 500;
+  if (split) start += d.row_tiles < d.workers ? 3000 : 500;
+  start += 300 * std::max(0, ceil_div(d.row_tiles, d.workers) - 1);
+  return 1e-3 *
+         (start + 30 * stages +
+          stages * e.rows / pack::kPieceRows * e.units * ctas_per_sm * std::max(memory, unit));
+}
+
+}  // namespace
+
 double estimate_us(const KernelEntry& e, int ctas_per_sm, int residents,
                    const pack::CudaLinearLayout& layout, int64_t m, int sms) {
-  constexpr double kBytesPerNs = 4700.0 / 132;  // per SM, of weights from memory
-  constexpr double kExchangedPerNs = 105;       // bytes of sums that one CTA reads
+  constexpr double kExchangedPerNs = 105;  // bytes of sums that one CTA reads
   const Division d = divide(e, ctas_per_sm, layout, m, sms);
   const double stages = static_cast<double>(ceil_div<int64_t>(d.stages, d.workers));
   const double memory = static_cast<double>(layout.piece_bytes()) / kBytesPerNs;
   const double unit =
       std::max(unit_ns(e, ctas_per_sm, d.token_tiles == 1), d.token_tiles == 1 ? memory : 0.0);
-  if (e.loop == MainLoop::kSliced) {
-    const bool split = d.rest_tiles != 0;
-    const double work = split ? static_cast<double>(d.stages) / d.workers
-                              : static_cast<double>(ceil_div<int64_t>(d.row_tiles, d.workers)) *
-                                    d.k_stages;
-    const double start = residents > ctas_per_sm ? 2500 : 3000;
-    const double exchange = split && d.row_tiles < d.workers ? 2500 : 0;
-    return 1e-3 * (start + exchange +
-                   work * e.rows / pack::kPieceRows * e.units * ctas_per_sm *
-                       std::max(memory, e.tokens == 8 ? 60.0 : 66.0));
-  }
+  if (e.loop == MainLoop::kSliced) return sliced_us(e, d, ctas_per_sm, residents, layout, m);
   // Contributors that finish together with the one that adds: it waits for their sums.
   const double others = std::max(0.0, d.k_stages / stages - 0.5);
   double wait = 2000 * std::min(1.0, others / 2);
-  const double exchange =
-      others * e.tokens * e.rows * 4 / kExchangedPerNs * ctas_per_sm;
+  const double exchange = others * e.tokens * e.rows * 4 / kExchangedPerNs * ctas_per_sm;
   double start = 4000;
   if (e.loop == MainLoop::kFragment) {
     if (e.teams > 8) start = 3000;
     if (d.token_tiles > 1) start += 2000;
     wait += 250 * std::max(0.0, others - 4);
   }
-  return 1e-3 * (start + stages * e.rows / pack::kPieceRows * e.units * unit * ctas_per_sm + wait + exchange);
+  return 1e-3 * (start + stages * e.rows / pack::kPieceRows * e.units * unit * ctas_per_sm + wait +
+                 exchange);
 }
 
 std::vector<Choice> candidates(const pack::CudaLinearLayout& layout, int64_t m, const Card& card,

@@ -65,8 +65,8 @@ Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLay
                 int64_t m, int sms);
 
 // Microseconds of a call, fitted to an H200; it need only put candidates in the right order.
-double estimate_us(const KernelEntry& e, int ctas_per_sm, int residents, const pack::CudaLinearLayout& layout,
-                   int64_t m, int sms);
+double estimate_us(const KernelEntry& e, int ctas_per_sm, int residents,
+                   const pack::CudaLinearLayout& layout, int64_t m, int sms);
 
 // All candidates in the order of their estimates; the first is the choice. Refusals, one line each,
 // go to `refused` where it is not null.

@@ -1,9 +1,9 @@
-// The main loop for up to 16 tokens: CTAs with few rows (32 to 128) and all of K, so that small
+// The main loop for up to 16 tokens: CTAs with few rows (32 or 64) and all of K, so that small
 // layers need no exchange of sums between CTAs, and large ones none at the end of a call. Sixteen
 // warps share a tile's rows and cut each stage's K into slices; a tile's sums meet in shared
-// memory. What remains when whole tiles are dealt out evenly is split along K among all CTAs, and
-// done first: its sums travel through global memory while whole tiles are worked on, and a warp
-// with nothing else to do adds and writes them.
+// memory, and a warp with nothing else to do, the finisher, adds and writes them. What remains when
+// whole tiles are dealt out evenly is split along K among all CTAs, and done first: its sums travel
+// through global memory while whole tiles are worked on.
 //
 // Weights and activations meet in registers as fragments of mma.sync. A slot is given back after
 // the first use of every register that was loaded from it.
@@ -17,7 +17,7 @@
 
 namespace sub8::kernels::linear {
 
-template <class CodecType, int Tokens, int Rows, int RowTiles, int Units, int Residents>
+template <class CodecType, int Tokens, int Rows, int Units, int Residents>
 struct SlicedPolicy {
   using Codec = CodecType;
   using Atom = arch::sm80::MmaAtom<Codec::kType, Tokens>;
@@ -28,32 +28,26 @@ struct SlicedPolicy {
   static constexpr int kResidents = Residents;
   static constexpr int kWarps = 16;
   static constexpr int kRow16 = Rows / 16;
-  static constexpr int kRowTiles = RowTiles;  // of 16 rows per warp
-  // A warp's row tiles lie in neighbouring blocks of 64 rows.
-  static constexpr int kGroups = kRow16 / RowTiles;  // of warps with the same rows
-  static_assert(RowTiles == 1 || kGroups == 4);
-  static constexpr int kSlices = kWarps / kGroups;
+  static constexpr int kSlices = kWarps / kRow16;
   static constexpr int kUnits = Units;  // of 64 k per stage
   static constexpr int kSteps = Units / kSlices;
-  static_assert(kSlices * kGroups == kWarps && kSteps * kSlices == Units);
-  // A box holds kBlocks blocks of kSliceRows rows for each k.
-  static constexpr int kBlocks = Rows <= 64 ? 1 : Rows / 64;
-  static constexpr int kSliceRows = Rows / kBlocks;
+  static_assert(kSlices * kRow16 == kWarps && kSteps * kSlices == Units);
+  static_assert(Rows == 32 || Rows == 64);
   static constexpr int kTeams = kWarps;
   static constexpr int kConsumerThreads = kWarps * 32;
   static constexpr int kThreads = kConsumerThreads + 64;  // a producer and a finisher, a warp each
   static constexpr uint32_t kXBytes = kUnits * Tokens * 128;  // at most
   static constexpr int kValues = Atom::kAccumulators;
-  static constexpr uint32_t kReduceBytes = (kWarps - kGroups) * RowTiles * 32 * kValues * 4;
+  static constexpr uint32_t kReduceBytes = kWarps * 32 * kValues * 4;
 
-  // Parts of a unit (pack/cuda/linear_layout.h) as the copies bring them: bytes per block and k.
+  // Parts of a unit (pack/cuda/linear_layout.h) as the copies bring them: bytes per 64 k.
   static constexpr int kQuads = Codec::kWords / 4;
-  static constexpr uint32_t kQuadSlice = kSliceRows * 32;
+  static constexpr uint32_t kQuadSlice = kRows * 32;
   static constexpr uint32_t kQuadBytes = kQuads * kQuadSlice;
-  static constexpr uint32_t kPairBytes = (Codec::kWords & 2) != 0 ? kSliceRows * 16 : 0;
-  static constexpr uint32_t kSingleBytes = (Codec::kWords & 1) != 0 ? kSliceRows * 8 : 0;
+  static constexpr uint32_t kPairBytes = (Codec::kWords & 2) != 0 ? kRows * 16 : 0;
+  static constexpr uint32_t kSingleBytes = (Codec::kWords & 1) != 0 ? kRows * 8 : 0;
   __device__ static uint32_t scale_bytes(const RingParams& p) {
-    return (Codec::piece_bytes(p) - Codec::kUnitBytes) * kSliceRows / 64;
+    return (Codec::piece_bytes(p) - Codec::kUnitBytes) * kRows / 64;
   }
 };
 
@@ -80,6 +74,9 @@ struct SlicedWalk {
     tile += p.ring.workers;
     return true;
   }
+  __device__ bool at_end(const SlicedParams& p) const {
+    return position >= end && tile >= p.ring.row_tiles;
+  }
 };
 __device__ __forceinline__ bool is_whole(const SlicedParams& p, const Segment& s) {
   return s.k_begin == 0 && s.k_end == p.ring.k_stages;
@@ -92,21 +89,20 @@ __device__ __forceinline__ void copy_sliced_weights(const SlicedParams& p, const
                                                     uint32_t s, const Segment& seg, int k,
                                                     uint32_t x_bytes, uint64_t policy) {
   const uint32_t scales = P::scale_bytes(p.ring);
-  constexpr uint32_t kCount = P::kUnits * P::kBlocks;
   constexpr uint32_t kCodes = P::kQuadBytes + P::kPairBytes + P::kSingleBytes;
   const uint32_t bar = ring.full_bar(s);
-  ptx::mbarrier_expect_bytes(bar, kCount * (kCodes + scales) + x_bytes);
+  ptx::mbarrier_expect_bytes(bar, P::kUnits * (kCodes + scales) + x_bytes);
   const int32_t row = seg.tile * P::kRows;
   const int32_t tile = row / pack::kTileRows;
   const int32_t block = row % pack::kTileRows / pack::kPieceRows;
-  const int32_t slice = row % pack::kPieceRows / P::kSliceRows;  // of a block
+  const int32_t slice = row % pack::kPieceRows / P::kRows;  // of a block
   const int32_t unit = k * P::kUnits;
   uint32_t to = ring.x(s) + P::kUnits * p.x_pitch;
   const auto copy = [&](int part, uint32_t bytes, uint32_t words) {
     // Coordinates along a block's part count 8 bytes.
     ptx::tensor_copy_5d(to, &p.parts[part], slice * static_cast<int32_t>(words / 8), 0, block, unit,
                         tile, bar, policy);
-    to += kCount * bytes;
+    to += P::kUnits * bytes;
   };
   if constexpr (P::kQuadBytes != 0) copy(0, P::kQuadBytes, P::kQuadSlice);
   if constexpr (P::kPairBytes != 0) copy(1, P::kPairBytes, P::kPairBytes);
@@ -140,8 +136,7 @@ __device__ void produce_sliced(const SlicedParams& p, const Ring& ring, int work
     for (int k = seg.k_begin; k < seg.k_end; ++k) {
       if (!first) {
         ptx::mbarrier_wait(ring.empty_bar(cursor.slot), cursor.phase);
-        if (lane == 0)
-          copy_sliced_weights<P>(p, ring, cursor.slot, seg, k, x_bytes, stream_policy);
+        if (lane == 0) copy_sliced_weights<P>(p, ring, cursor.slot, seg, k, x_bytes, stream_policy);
       }
       __syncwarp();
       for (int box = lane; box < P::kUnits; box += 32)
@@ -166,113 +161,111 @@ __device__ __forceinline__ SlicedLane<P> sliced_lane(const SlicedParams& params,
   const RingParams& p = params.ring;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row16 = warp % P::kGroups;
-  const uint32_t unit = warp / P::kGroups * P::kBlocks + row16 / 4;
-  const int t = P::kBlocks > 1 ? 32 * (row16 % 4) + lane : 32 * row16 + lane;
-  constexpr uint32_t kCount = P::kUnits * P::kBlocks;
+  const uint32_t slice = warp / P::kRow16;
+  const int t = 32 * (warp % P::kRow16) + lane;
   SlicedLane<P> a;
   a.access = P::Codec::scale_access(p, t);
   uint32_t at = ring.slots + P::kUnits * params.x_pitch;
-  a.quads = ptx::opaque(at + unit * P::kQuadBytes + 16 * t);
-  at += kCount * P::kQuadBytes;
-  a.pairs = ptx::opaque(at + unit * P::kPairBytes + 8 * t);
-  at += kCount * P::kPairBytes;
-  a.singles = ptx::opaque(at + unit * P::kSingleBytes + 4 * t);
-  at += kCount * P::kSingleBytes;
-  a.scales = ptx::opaque(at + unit * P::scale_bytes(p) + a.access.offset);
+  a.quads = ptx::opaque(at + slice * P::kQuadBytes + 16 * t);
+  at += P::kUnits * P::kQuadBytes;
+  a.pairs = ptx::opaque(at + slice * P::kPairBytes + 8 * t);
+  at += P::kUnits * P::kPairBytes;
+  a.singles = ptx::opaque(at + slice * P::kSingleBytes + 4 * t);
+  at += P::kUnits * P::kSingleBytes;
+  a.scales = ptx::opaque(at + slice * P::scale_bytes(p) + a.access.offset);
   // Fewer rows than the tile's leave less room between boxes. The lanes of missing rows read a row
-  // of zeros (clear_missing_rows). The swizzle follows the address, and a step of the loop keeps its phase.
-  const uint32_t slice = warp / P::kGroups;
+  // of zeros (clear_missing_rows). The swizzle follows the address, and a step of the loop keeps
+  // its phase.
   const uint32_t room = params.x_pitch / 128;
   const uint32_t row = min(P::Atom::lane_row(lane), room - 1);
   const uint32_t line = slice * room + row;
-  a.tokens = ptx::opaque(ring.slots + line * 128 +
-                         ((P::Atom::lane_chunk(lane) ^ (line & 7)) << 4));
+  a.tokens = ptx::opaque(ring.slots + line * 128 + ((P::Atom::lane_chunk(lane) ^ (line & 7)) << 4));
   return a;
 }
 
-// Row tile `tile` of step `step` of a stage: the warp's unit number `step`. `slot`: byte offset.
+// The warp's unit number `step` of a stage. `slot`: byte offset.
 template <class P>
 __device__ __forceinline__ void load_sliced(const RingParams& p, const SlicedLane<P>& a,
-                                            uint32_t slot, int step, int tile,
-                                            typename P::Codec::Loaded& q) {
-  const uint32_t units = step * P::kSlices * P::kBlocks + tile;
+                                            uint32_t slot, int step, typename P::Codec::Loaded& q) {
+  const uint32_t units = step * P::kSlices;
 #pragma unroll
   for (int i = 0; i < P::kQuads; ++i) {
     const uint4 v =
         ptx::load_shared_128(a.quads + slot + units * P::kQuadBytes + i * P::kQuadSlice);
     q.words[4 * i] = v.x, q.words[4 * i + 1] = v.y, q.words[4 * i + 2] = v.z,
-              q.words[4 * i + 3] = v.w;
+                q.words[4 * i + 3] = v.w;
   }
   if constexpr (P::kPairBytes != 0) {
     const uint2 v = ptx::load_shared_64(a.pairs + slot + units * P::kPairBytes);
     q.words[4 * P::kQuads] = v.x, q.words[4 * P::kQuads + 1] = v.y;
   }
   if constexpr (P::kSingleBytes != 0)
-    q.words[P::Codec::kWords - 1] =
-        ptx::load_shared_32(a.singles + slot + units * P::kSingleBytes);
+    q.words[P::Codec::kWords - 1] = ptx::load_shared_32(a.singles + slot + units * P::kSingleBytes);
   P::Codec::load_scales(a.scales + slot + units * P::scale_bytes(p), q);
-}
-
-// Adds the slices' sums, in the order of the slices, into the first slice's warps. `area`: this
-// lane's place in it; `again`: not the first tile of the call.
-template <class P>
-__device__ __forceinline__ void add_slices(float4* area, bool again,
-                                           float (&d)[P::kRowTiles][P::kValues]) {
-  constexpr int kVectors = P::kValues / 4;
-  constexpr int kWarpVectors = 32 * kVectors * P::kRowTiles;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp >= P::kGroups) {
-    if (again) ptx::named_barrier(2, P::kConsumerThreads);
-    float4* to = area + (warp - P::kGroups) * kWarpVectors;
-#pragma unroll
-    for (int r = 0; r < P::kRowTiles; ++r)
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v)
-        to[32 * (r * kVectors + v)] =
-            make_float4(d[r][4 * v], d[r][4 * v + 1], d[r][4 * v + 2], d[r][4 * v + 3]);
-    ptx::named_barrier_arrive(1, P::kConsumerThreads);
-    return;
-  }
-  ptx::named_barrier(1, P::kConsumerThreads);
-#pragma unroll
-  for (int s = 0; s < P::kSlices - 1; ++s) {
-    const float4* from = area + (s * P::kGroups + warp) * kWarpVectors;
-#pragma unroll
-    for (int r = 0; r < P::kRowTiles; ++r)
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const float4 x = from[32 * (r * kVectors + v)];
-        float* sum = d[r] + 4 * v;
-        sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
-      }
-  }
-  ptx::named_barrier_arrive(2, P::kConsumerThreads);
 }
 
 template <class P>
 __device__ __forceinline__ int32_t sliced_channel(const Segment& seg, int row16) {
   return seg.tile * P::kRows + row16 * 16 + ptx::thread_index() % 32 / 4;
 }
-
-// By the first slice's warps: writes the tile, or stores a part of its sums.
 template <class P>
-__device__ void finish_sliced(const SlicedParams& p, const Ring& ring, const Segment& seg,
-                              int worker, int warp, float (&d)[P::kRowTiles][P::kValues]) {
+__device__ __forceinline__ void load_channels(const RingParams& p, const Segment& seg, int row16,
+                                              Channel (&channels)[2]) {
+  const int32_t n = sliced_channel<P>(seg, row16);
+  channels[0] = make_channel(p, n), channels[1] = make_channel(p, n + 8);
+}
+
+// Named barriers. The finisher takes part in the first two.
+enum : int { kSumsReady = 1, kAreaFree = 2, kLastSumsReady = 3 };
+
+// This lane's place in a warp's part of the area where slices' sums meet.
+template <class P>
+__device__ __forceinline__ float4* area_of(float4* area, int warp) {
+  return area + warp * (P::kValues / 4 * 32) + threadIdx.x % 32;
+}
+template <class P>
+__device__ __forceinline__ void put_sums(float4* area, int warp, const float (&d)[P::kValues]) {
+  float4* to = area_of<P>(area, warp);
 #pragma unroll
-  for (int r = 0; r < P::kRowTiles; ++r) {
-    const int row16 = warp + P::kGroups * r;
-    if (!is_whole(p, seg)) {
-      store_sums(p.ring, 2 * worker + (seg.k_begin == 0), row16, P::kRow16, d[r]);
-      continue;
+  for (int v = 0; v < P::kValues / 4; ++v)
+    to[32 * v] = make_float4(d[4 * v], d[4 * v + 1], d[4 * v + 2], d[4 * v + 3]);
+}
+// Adds the sums of slices First and up, in their order.
+template <class P, int First>
+__device__ __forceinline__ void add_slices(float4* area, int row16, float (&d)[P::kValues]) {
+#pragma unroll
+  for (int s = First; s < P::kSlices; ++s) {
+    const float4* from = area_of<P>(area, s * P::kRow16 + row16);
+#pragma unroll
+    for (int v = 0; v < P::kValues / 4; ++v) {
+      const float4 x = from[32 * v];
+      d[4 * v] += x.x, d[4 * v + 1] += x.y, d[4 * v + 2] += x.z, d[4 * v + 3] += x.w;
     }
-    const int32_t n = sliced_channel<P>(seg, row16);
-    const Channel channels[2] = {make_channel(p.ring, n), make_channel(p.ring, n + 8)};
-    write_tile<P::kTokens>(p.ring, channels, 0, d[r]);
   }
-  if (is_whole(p, seg)) return;
-  __syncwarp();
-  if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
+}
+
+// A segment's end. All but a worker's last whole tile are left to the finisher, so that the next
+// one starts at once. `again`: not the first segment.
+template <class P>
+__device__ void end_segment(const SlicedParams& p, const Segment& seg, bool last, bool again,
+                            float4* area, float (&d)[P::kValues]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (again) ptx::named_barrier(kAreaFree, P::kConsumerThreads + 32);
+  if (!last || !is_whole(p, seg)) {
+    put_sums<P>(area, warp, d);
+    ptx::named_barrier_arrive(kSumsReady, P::kConsumerThreads + 32);
+    return;
+  }
+  if (warp >= P::kRow16) {
+    put_sums<P>(area, warp, d);
+    ptx::named_barrier_arrive(kLastSumsReady, P::kConsumerThreads);
+    return;
+  }
+  Channel channels[2];
+  load_channels<P>(p.ring, seg, warp, channels);
+  ptx::named_barrier(kLastSumsReady, P::kConsumerThreads);
+  add_slices<P, 1>(area, warp, d);
+  write_tile<P::kTokens>(p.ring, channels, 0, d);
 }
 
 template <class P>
@@ -286,82 +279,47 @@ __device__ void consume_sliced(const SlicedParams& p, const Ring& ring, int work
   Segment seg;
   RingCursor cursor;
   bool again = false;
-  float d[P::kRowTiles][P::kValues];
+  float d[P::kValues];
   typename Codec::Loaded q;
-  constexpr int kLoads = 4 / Atom::kStepsPerLoad;
   while (walk.next(p, seg)) {
+    if (warp < P::kRow16) prefetch_channel(p.ring, sliced_channel<P>(seg, warp));
 #pragma unroll
-    for (int r = 0; r < P::kRowTiles; ++r) {
-      if (warp < P::kGroups) prefetch_channel(p.ring, sliced_channel<P>(seg, warp + P::kGroups * r));
-#pragma unroll
-      for (int i = 0; i < P::kValues; ++i) d[r][i] = 0.0f;
-    }
+    for (int i = 0; i < P::kValues; ++i) d[i] = 0.0f;
 #pragma unroll 1
     for (int i = seg.k_begin; i < seg.k_end; ++i) {
       ptx::mbarrier_wait(ring.full_bar(cursor.slot), cursor.phase);
       const uint32_t slot = cursor.slot * ring.slot_bytes;
-      load_sliced<P>(p.ring, at, slot, 0, 0, q);
+      load_sliced<P>(p.ring, at, slot, 0, q);
 #pragma unroll
       for (int step = 0; step < P::kSteps; ++step) {
-        uint32_t b[kLoads][Atom::kStepsPerLoad][P::kTokens / 8][2];
-        const auto load_tokens = [&](int j) {
-          Atom::load_tokens(at.tokens + slot, step * P::kSlices * p.x_pitch,
-                            j * Atom::kStepsPerLoad, b[j]);
-        };
-        // Several row tiles share what is loaded of the tokens.
-        if constexpr (P::kRowTiles > 1)
-          for (int j = 0; j < kLoads; ++j) load_tokens(j);
+        uint32_t a[4][4];
+        Codec::template dequantise<0, 4>(p.ring, at.access, q, a);
+        // The next words come in while this unit is multiplied.
+        if (step + 1 < P::kSteps) load_sliced<P>(p.ring, at, slot, step + 1, q);
 #pragma unroll
-        for (int r = 0; r < P::kRowTiles; ++r) {
-          uint32_t a[4][4];
-          Codec::template dequantise<0, 4>(p.ring, at.access, q, a);
-          // The next words come in while this unit is multiplied.
-          if (r + 1 < P::kRowTiles) {
-            load_sliced<P>(p.ring, at, slot, step, r + 1, q);
-          } else if (step + 1 < P::kSteps) {
-            load_sliced<P>(p.ring, at, slot, step + 1, 0, q);
-          }
+        for (int k = 0; k < 4; k += Atom::kStepsPerLoad) {
+          uint32_t b[Atom::kStepsPerLoad][P::kTokens / 8][2];
+          Atom::load_tokens(at.tokens + slot, step * P::kSlices * p.x_pitch, k, b);
 #pragma unroll
-          for (int j = 0; j < kLoads; ++j) {
-            if constexpr (P::kRowTiles == 1) load_tokens(j);
-#pragma unroll
-            for (int k = 0; k < Atom::kStepsPerLoad; ++k)
-              Atom::mma(d[r], a[j * Atom::kStepsPerLoad + k], b[j][k]);
-          }
+          for (int j = 0; j < Atom::kStepsPerLoad; ++j) Atom::mma(d, a[k + j], b[j]);
         }
       }
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(ring.empty_bar(cursor.slot));
       cursor.advance(ring.count);
     }
-    if constexpr (P::kSlices > 1) add_slices<P>(area + lane, again, d);
+    end_segment<P>(p, seg, walk.at_end(p), again, area, d);
     again = true;
-    if (warp < P::kGroups) finish_sliced<P>(p, ring, seg, worker, warp, d);
   }
 }
 
 // ---- finisher: one warp ----
 
-// Announces this CTA's parts of shared tiles; completes the tile of which it has the lowest k.
+// Adds what the parts of a tile that is split along K have left in global memory, and writes it.
 template <class P>
-__device__ void finish_shared_tiles(const SlicedParams& p, const Ring& ring, int worker) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  SlicedWalk walk(p, worker);
-  Segment seg;
-  Segment owned;
-  bool owner = false;
-  uint32_t phase = 0;
-  while (walk.position < walk.end && walk.next(p, seg)) {
-    if (is_whole(p, seg)) continue;
-    ptx::mbarrier_wait(ring.stored, phase);
-    phase ^= 1;
-    __syncwarp();
-    if (lane == 0) ptx::add_release(p.ring.counters + seg.tile, 1);
-    if (seg.k_begin == 0) owned = seg, owner = true;
-  }
-  if (!owner) return;
+__device__ void finish_shared_tile(const SlicedParams& p, const Segment& owned, int worker) {
   const int last = worker_of(p.ring, (owned.tile + 1) * p.ring.k_stages - 1);
-  if (lane == 0) {
+  if (threadIdx.x % 32 == 0) {
     uint32_t* counter = p.ring.counters + owned.tile;
     while (ptx::load_acquire(counter) != static_cast<uint32_t>(last - worker + 1)) {
     }
@@ -370,21 +328,52 @@ __device__ void finish_shared_tiles(const SlicedParams& p, const Ring& ring, int
   __syncwarp();
 #pragma unroll 1
   for (int row16 = 0; row16 < P::kRow16; ++row16) {
+    Channel channels[2];
+    load_channels<P>(p.ring, owned, row16, channels);
     float d[P::kValues] = {};
 #pragma unroll 1
     for (int w = worker; w <= last; ++w) {
-      const float4* from =
-          stored_sums<P::kValues>(p.ring, 2 * w + (w == worker), row16, P::kRow16);
+      const float4* from = stored_sums<P::kValues>(p.ring, 2 * w + (w == worker), row16, P::kRow16);
 #pragma unroll
       for (int v = 0; v < P::kValues / 4; ++v) {
         const float4 x = ptx::load_l2(from + 32 * v);
         d[4 * v] += x.x, d[4 * v + 1] += x.y, d[4 * v + 2] += x.z, d[4 * v + 3] += x.w;
       }
     }
-    const int32_t n = sliced_channel<P>(owned, row16);
-    const Channel channels[2] = {make_channel(p.ring, n), make_channel(p.ring, n + 8)};
     write_tile<P::kTokens>(p.ring, channels, 0, d);
   }
+}
+
+// Takes the sums of segments from the area: writes whole tiles; stores and announces parts, and
+// completes the tile of which this worker has the lowest k.
+template <class P>
+__device__ void finish_segments(const SlicedParams& p, int worker, float4* area) {
+  SlicedWalk walk(p, worker);
+  Segment seg;
+  Segment owned;
+  bool owner = false;
+  while (walk.next(p, seg)) {
+    const bool whole = is_whole(p, seg);
+    if (whole && walk.at_end(p)) break;  // the consumers' own
+    ptx::named_barrier(kSumsReady, P::kConsumerThreads + 32);
+#pragma unroll 1
+    for (int row16 = 0; row16 < P::kRow16; ++row16) {
+      Channel channels[2];
+      if (whole) load_channels<P>(p.ring, seg, row16, channels);
+      float d[P::kValues] = {};
+      add_slices<P, 0>(area, row16, d);
+      if (whole)
+        write_tile<P::kTokens>(p.ring, channels, 0, d);
+      else
+        store_sums(p.ring, 2 * worker + (seg.k_begin == 0), row16, P::kRow16, d);
+    }
+    __syncwarp();
+    if (!walk.at_end(p)) ptx::named_barrier_arrive(kAreaFree, P::kConsumerThreads + 32);
+    if (whole) continue;
+    if (threadIdx.x % 32 == 0) ptx::add_release(p.ring.counters + seg.tile, 1);
+    if (seg.k_begin == 0) owned = seg, owner = true;
+  }
+  if (owner) finish_shared_tile<P>(p, owned, worker);
 }
 
 // Rows that the copies never write: what multiplies zeros costs less power.
@@ -419,22 +408,22 @@ __global__ void __launch_bounds__(P::kThreads, P::kResidents)
                   p.ring.stages};
   const int worker = p.ring.workers - 1 - static_cast<int>(blockIdx.x);
   if (threadIdx.x == P::kConsumerThreads) {
-    init_ring(ring, P::kWarps, P::kGroups);
+    init_ring(ring, P::kWarps, 1);
     ptx::prefetch_tensor_map(&p.ring.x);
   }
   clear_missing_rows<P>(p, ring);
   __syncthreads();
   ptx::allow_next_grid();
-  if (threadIdx.x >= P::kConsumerThreads + 32) {
-    ptx::wait_for_previous_grid();
-    finish_shared_tiles<P>(p, ring, worker);
-  } else if (threadIdx.x >= P::kConsumerThreads) {
+  float4* const area = reinterpret_cast<float4*>(shared + (base - unaligned) + kBarrierBytes);
+  if (threadIdx.x / 32 == P::kWarps) {
     produce_sliced<P>(p, ring, worker);
-  } else {
-    ptx::wait_for_previous_grid();
-    consume_sliced<P>(p, ring, worker,
-                      reinterpret_cast<float4*>(shared + (base - unaligned) + kBarrierBytes));
+    return;
   }
+  ptx::wait_for_previous_grid();
+  if (threadIdx.x / 32 > P::kWarps)
+    finish_segments<P>(p, worker, area);
+  else
+    consume_sliced<P>(p, ring, worker, area);
 }
 
 }  // namespace sub8::kernels::linear
