@@ -315,10 +315,30 @@ __device__ void consume_sliced(const SlicedParams& p, const Ring& ring, int work
 
 // ---- finisher: one warp ----
 
+// The finisher's latencies count where a call has few tiles: all rows of a tile are loaded at once.
+template <class P>
+struct FinisherTile {
+  Channel channels[P::kRow16][2];
+  float d[P::kRow16][P::kValues];
+};
+template <class P>
+__device__ __forceinline__ void load_all_channels(const RingParams& p, const Segment& seg,
+                                                  FinisherTile<P>& t) {
+#pragma unroll
+  for (int r = 0; r < P::kRow16; ++r) load_channels<P>(p, seg, r, t.channels[r]);
+}
+template <class P>
+__device__ __forceinline__ void write_all(const RingParams& p, const FinisherTile<P>& t) {
+#pragma unroll
+  for (int r = 0; r < P::kRow16; ++r) write_tile<P::kTokens>(p, t.channels[r], 0, t.d[r]);
+}
+
 // Adds what the parts of a tile that is split along K have left in global memory, and writes it.
 template <class P>
-__device__ void finish_shared_tile(const SlicedParams& p, const Segment& owned, int worker) {
+__device__ void finish_shared_tile(const SlicedParams& p, const Segment& owned, int worker,
+                                   FinisherTile<P>& t) {
   const int last = worker_of(p.ring, (owned.tile + 1) * p.ring.k_stages - 1);
+  load_all_channels<P>(p.ring, owned, t);
   if (threadIdx.x % 32 == 0) {
     uint32_t* counter = p.ring.counters + owned.tile;
     while (ptx::load_acquire(counter) != static_cast<uint32_t>(last - worker + 1)) {
@@ -326,54 +346,62 @@ __device__ void finish_shared_tile(const SlicedParams& p, const Segment& owned, 
     *counter = 0;
   }
   __syncwarp();
+#pragma unroll
+  for (int r = 0; r < P::kRow16; ++r)
+#pragma unroll
+    for (int i = 0; i < P::kValues; ++i) t.d[r][i] = 0.0f;
 #pragma unroll 1
-  for (int row16 = 0; row16 < P::kRow16; ++row16) {
-    Channel channels[2];
-    load_channels<P>(p.ring, owned, row16, channels);
-    float d[P::kValues] = {};
-#pragma unroll 1
-    for (int w = worker; w <= last; ++w) {
-      const float4* from = stored_sums<P::kValues>(p.ring, 2 * w + (w == worker), row16, P::kRow16);
+  for (int w = worker; w <= last; ++w) {
+    float4 x[P::kRow16][P::kValues / 4];
+#pragma unroll
+    for (int r = 0; r < P::kRow16; ++r)
+#pragma unroll
+      for (int v = 0; v < P::kValues / 4; ++v)
+        x[r][v] = ptx::load_l2(
+            stored_sums<P::kValues>(p.ring, 2 * w + (w == worker), r, P::kRow16) + 32 * v);
+#pragma unroll
+    for (int r = 0; r < P::kRow16; ++r)
 #pragma unroll
       for (int v = 0; v < P::kValues / 4; ++v) {
-        const float4 x = ptx::load_l2(from + 32 * v);
-        d[4 * v] += x.x, d[4 * v + 1] += x.y, d[4 * v + 2] += x.z, d[4 * v + 3] += x.w;
+        float* sum = t.d[r] + 4 * v;
+        sum[0] += x[r][v].x, sum[1] += x[r][v].y, sum[2] += x[r][v].z, sum[3] += x[r][v].w;
       }
-    }
-    write_tile<P::kTokens>(p.ring, channels, 0, d);
   }
+  write_all<P>(p.ring, t);
 }
 
 // Takes the sums of segments from the area: writes whole tiles; stores and announces parts, and
-// completes the tile of which this worker has the lowest k.
+// completes the tile of which this worker has the lowest k, which is the last part it works on.
 template <class P>
 __device__ void finish_segments(const SlicedParams& p, int worker, float4* area) {
   SlicedWalk walk(p, worker);
   Segment seg;
-  Segment owned;
-  bool owner = false;
+  FinisherTile<P> t;
   while (walk.next(p, seg)) {
     const bool whole = is_whole(p, seg);
-    if (whole && walk.at_end(p)) break;  // the consumers' own
+    const bool last = walk.at_end(p);
+    if (whole && last) break;  // the consumers' own
+    if (whole) load_all_channels<P>(p.ring, seg, t);
     ptx::named_barrier(kSumsReady, P::kConsumerThreads + 32);
-#pragma unroll 1
-    for (int row16 = 0; row16 < P::kRow16; ++row16) {
-      Channel channels[2];
-      if (whole) load_channels<P>(p.ring, seg, row16, channels);
-      float d[P::kValues] = {};
-      add_slices<P, 0>(area, row16, d);
-      if (whole)
-        write_tile<P::kTokens>(p.ring, channels, 0, d);
-      else
-        store_sums(p.ring, 2 * worker + (seg.k_begin == 0), row16, P::kRow16, d);
+#pragma unroll
+    for (int r = 0; r < P::kRow16; ++r) {
+#pragma unroll
+      for (int i = 0; i < P::kValues; ++i) t.d[r][i] = 0.0f;
+      add_slices<P, 0>(area, r, t.d[r]);
     }
     __syncwarp();
-    if (!walk.at_end(p)) ptx::named_barrier_arrive(kAreaFree, P::kConsumerThreads + 32);
-    if (whole) continue;
+    if (!last) ptx::named_barrier_arrive(kAreaFree, P::kConsumerThreads + 32);
+    if (whole) {
+      write_all<P>(p.ring, t);
+      continue;
+    }
+#pragma unroll
+    for (int r = 0; r < P::kRow16; ++r)
+      store_sums(p.ring, 2 * worker + (seg.k_begin == 0), r, P::kRow16, t.d[r]);
+    __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::add_release(p.ring.counters + seg.tile, 1);
-    if (seg.k_begin == 0) owned = seg, owner = true;
+    if (seg.k_begin == 0) finish_shared_tile<P>(p, seg, worker, t);
   }
-  if (owner) finish_shared_tile<P>(p, owned, worker);
 }
 
 // Rows that the copies never write: what multiplies zeros costs less power.
