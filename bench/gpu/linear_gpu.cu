@@ -10,9 +10,9 @@
 //
 // Method: a CUDA graph of back-to-back calls over rotating weight copies (at least --min-mib MiB,
 // so that no copy survives in L2; normal weights, quantised), median of 21 replays divided by the
-// calls. The floor is a plain read kernel over N*K*bits/8 bytes (scales included) in the same kind
-// of graph. cuBLASLt: the best of its first 8 heuristics. --pdl 1 (default) sets
-// weights_are_constant.
+// calls. At each M cuBLASLt and the formats are measured one after the other. The floor is a plain
+// read kernel over N*K*bits/8 bytes (scales included) in the same kind of graph. cuBLASLt: the best
+// of its first 8 heuristics. --pdl 1 (default) sets weights_are_constant.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -21,7 +21,6 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -284,10 +283,62 @@ std::vector<uint8_t> packed_rows(const format::WeightFormat& f, const std::strin
   return packed;
 }
 
+// Copies of a packed weight of a shape, and what belongs to them.
+struct Packed {
+  std::string format;
+  LinearPlan plan;
+  size_t stride = 0;
+  int copies = 0;
+  uint8_t* pool = nullptr;
+  void* work = nullptr;
+  size_t work_bytes = 0;
+  double floor = 0;
+  std::string row;  // of the table
+};
+
 struct Shape {
   int64_t n, k;
   bool operator<(const Shape& o) const { return n * k != o.n * o.k ? n * k < o.n * o.k : n < o.n; }
 };
+
+Packed make_packed(const std::string& format, const Shape& s, LinearType activation,
+                   size_t min_bytes, int64_t max_m) {
+  Packed w;
+  w.format = format;
+  const Result<format::WeightFormat> wf = format::parse_weight_format(format);
+  LinearWeight lw;
+  lw.format = format, lw.rows = s.n, lw.cols = s.k;
+  const LinearStatus planned = plan_linear(lw, activation, &w.plan);
+  if (!wf.ok() || !planned) {
+    std::printf("%s: %s\n", format.c_str(), planned.message.c_str());
+    std::exit(2);
+  }
+  w.floor =
+      floor_time(static_cast<size_t>(s.n * (wf->row_bytes(s.k) + wf->groups(s.k))), min_bytes);
+  w.stride = (w.plan.packed_bytes + 255) / 256 * 256;
+  w.copies = static_cast<int>(std::max<size_t>(2, (min_bytes + w.stride - 1) / w.stride));
+  CHECK_CUDA(cudaMalloc(&w.pool, static_cast<size_t>(w.copies) * w.stride));
+  LinearPlan small;
+  const std::vector<uint8_t> rows = packed_rows(*wf, format, s.k, activation, &small);
+  uint8_t* one = nullptr;
+  CHECK_CUDA(cudaMalloc(&one, rows.size()));
+  CHECK_CUDA(cudaMemcpy(one, rows.data(), rows.size(), cudaMemcpyHostToDevice));
+  const size_t tiles = static_cast<size_t>((s.n + 255) / 256);
+  const size_t codes = rows.size() - 1024;  // 256 multipliers follow
+  for (int i = 0; i < w.copies; ++i) {
+    uint8_t* copy = w.pool + static_cast<size_t>(i) * w.stride;
+    repeat<<<1024, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one), codes / 16,
+                                       reinterpret_cast<uint4*>(copy), tiles * codes / 16);
+    repeat<<<64, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one + codes), 64,
+                                     reinterpret_cast<uint4*>(copy + tiles * codes), tiles * 64);
+  }
+  CHECK_CUDA(cudaStreamSynchronize(g_stream));
+  CHECK_CUDA(cudaFree(one));
+  w.work_bytes = linear_workspace_bytes(w.plan, max_m);
+  CHECK_CUDA(cudaMalloc(&w.work, w.work_bytes));
+  CHECK_CUDA(cudaMemset(w.work, 0, 65536));
+  return w;
+}
 
 }  // namespace
 
@@ -386,54 +437,22 @@ int main(int argc, char** argv) {
                  prop.name, f16 ? "f16" : "bf16", pdl);
   bool first = true;
   for (const Shape& s : shapes) {
-    std::map<int64_t, double> base;
     fill_normal<<<1024, 256, 0, g_stream>>>(reinterpret_cast<uint16_t*>(g_pool), g_pool_bytes / 2,
                                             9, 0);
-    for (const int64_t m : ms) base[m] = bf16 ? cublas_time(s.n, s.k, m, x, y, min_bytes) : 0.0;
+    std::vector<Packed> packed;
     for (const std::string& f : formats) {
-      const Result<format::WeightFormat> wf = format::parse_weight_format(f);
-      LinearWeight lw;
-      lw.format = f, lw.rows = s.n, lw.cols = s.k;
-      LinearPlan plan;
-      const LinearStatus planned =
-          plan_linear(lw, f16 ? LinearType::kF16 : LinearType::kBF16, &plan);
-      if (!wf.ok() || !planned) {
-        std::printf("%s: %s\n", f.c_str(), planned.message.c_str());
-        return 2;
-      }
-      const size_t logical = static_cast<size_t>(s.n * (wf->row_bytes(s.k) + wf->groups(s.k)));
-      const size_t stride = (plan.packed_bytes + 255) / 256 * 256;
-      const double floor = floor_time(logical, min_bytes);
-      const int copies = copies_of(stride, min_bytes);
-      LinearPlan small;
-      const std::vector<uint8_t> rows =
-          packed_rows(*wf, f, s.k, f16 ? LinearType::kF16 : LinearType::kBF16, &small);
-      uint8_t* one = nullptr;
-      CHECK_CUDA(cudaMalloc(&one, rows.size()));
-      CHECK_CUDA(cudaMemcpy(one, rows.data(), rows.size(), cudaMemcpyHostToDevice));
-      const size_t tiles = static_cast<size_t>((s.n + 255) / 256);
-      const size_t codes = rows.size() - 1024;  // 256 multipliers follow
-      for (int i = 0; i < copies; ++i) {
-        uint8_t* copy = g_pool + static_cast<size_t>(i) * stride;
-        repeat<<<1024, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one), codes / 16,
-                                           reinterpret_cast<uint4*>(copy), tiles * codes / 16);
-        repeat<<<64, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one + codes), 64,
-                                         reinterpret_cast<uint4*>(copy + tiles * codes),
-                                         tiles * 64);
-      }
-      CHECK_CUDA(cudaStreamSynchronize(g_stream));
-      CHECK_CUDA(cudaFree(one));
-      const size_t work_bytes = linear_workspace_bytes(plan, std::max<int64_t>(max_m, 128));
-      void* work = nullptr;
-      CHECK_CUDA(cudaMalloc(&work, work_bytes));
-      CHECK_CUDA(cudaMemset(work, 0, 65536));
-      std::printf("%6ldx%-6ld %-10s floor %6.1f |", s.n, s.k, f.c_str(), floor);
-      for (const int64_t m : ms) {
+      packed.push_back(make_packed(f, s, f16 ? LinearType::kF16 : LinearType::kBF16, min_bytes,
+                                   std::max<int64_t>(max_m, 128)));
+    }
+    for (const int64_t m : ms) {
+      // One after the other, so that ratios compare equal states of the card.
+      const double base = bf16 ? cublas_time(s.n, s.k, m, x, y, min_bytes) : 0.0;
+      for (Packed& w : packed) {
         LinearCall call;
         call.x = x, call.m = m, call.y = y, call.weights_are_constant = pdl;
         call.batch_invariant = invariant;
         LinearChoice choice;
-        LinearStatus status = explain_linear(plan, m, invariant, tuning, &choice);
+        LinearStatus status = explain_linear(w.plan, m, invariant, tuning, &choice);
         double chosen = 0;
         for (size_t c = 0; c < (all ? choice.candidates.size() : 1) && status; ++c) {
           const LinearCandidate& candidate = choice.candidates[c];
@@ -444,34 +463,40 @@ int main(int argc, char** argv) {
           const double us = graph_time(
               [&](int i) {
                 const LinearStatus r =
-                    run_linear(plan, g_pool + static_cast<size_t>(i % copies) * stride, call, work,
-                               work_bytes, g_stream, exact);
+                    run_linear(w.plan, w.pool + static_cast<size_t>(i % w.copies) * w.stride, call,
+                               w.work, w.work_bytes, g_stream, exact);
                 if (!r) status = r;
               },
-              calls_of(copies, candidate.estimate_us));
+              calls_of(w.copies, candidate.estimate_us));
           if (c == 0) chosen = us;
           if (out != nullptr)
-            std::fprintf(
-                out,
-                "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
-                "\"%s\", \"ctas_per_sm\": %d, \"residents\": %d, \"chosen\": %s, \"us\": %.3f, "
-                "\"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
-                first ? "" : ",", s.n, s.k, m, f.c_str(), candidate.kernel.c_str(),
-                candidate.ctas_per_sm, candidate.residents, c == 0 ? "true" : "false", us,
-                candidate.estimate_us, floor, base[m]);
+            std::fprintf(out,
+                         "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
+                         "\"%s\", \"ctas_per_sm\": %d, \"residents\": %d, \"chosen\": %s, \"us\": "
+                         "%.3f, \"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
+                         first ? "" : ",", s.n, s.k, m, w.format.c_str(), candidate.kernel.c_str(),
+                         candidate.ctas_per_sm, candidate.residents, c == 0 ? "true" : "false", us,
+                         candidate.estimate_us, w.floor, base);
           first = false;
         }
         if (!status) {
-          std::printf(" %s\n", status.message.c_str());
+          std::printf("%s: %s\n", w.format.c_str(), status.message.c_str());
           return 1;
         }
-        std::printf(" M=%ld %.1f (%.2f, %.2fx)", m, chosen, floor / chosen, base[m] / chosen);
+        char cell[80];
+        std::snprintf(cell, sizeof cell, " M=%ld %.1f (%.2f, %.2fx)", m, chosen, w.floor / chosen,
+                      base / chosen);
+        w.row += cell;
       }
-      std::printf("\n");
-      std::fflush(stdout);
-      if (out != nullptr) std::fflush(out);
-      CHECK_CUDA(cudaFree(work));
     }
+    for (const Packed& w : packed) {
+      std::printf("%6ldx%-6ld %-10s floor %6.1f |%s\n", s.n, s.k, w.format.c_str(), w.floor,
+                  w.row.c_str());
+      CHECK_CUDA(cudaFree(w.work));
+      CHECK_CUDA(cudaFree(w.pool));
+    }
+    std::fflush(stdout);
+    if (out != nullptr) std::fflush(out);
   }
   if (out != nullptr) {
     std::fprintf(out, "\n]}\n");
