@@ -34,11 +34,6 @@ __device__ __forceinline__ int thread_index() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
   return t;
 }
-__device__ __forceinline__ int block_index() {
-  int b;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(b));
-  return b;
-}
 // x of lane 0: for values that are equal in all lanes of a converged warp.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 // The low (high) half of x in both halves.

@@ -84,9 +84,6 @@ __device__ __forceinline__ uint32_t load_shared_32(uint32_t address) {
   return v;
 }
 
-__device__ __forceinline__ void store_shared_32(uint32_t address, uint32_t v) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
 __device__ __forceinline__ void store_shared_128(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)

@@ -319,10 +319,9 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
   p.k_pieces = static_cast<int32_t>(layout.k_pieces());
   p.k_stages = d.k_stages;
   p.workers = d.workers;
-  p.stages_per_worker = static_cast<int32_t>(d.line_stages / d.line_workers);
-  p.longer_workers = static_cast<int32_t>(d.line_stages % d.line_workers);
-  p.rest_tiles = d.rest_tiles;
-  p.owner_stages = d.owner_stages;
+  const int64_t line = int64_t{d.rest_tiles} * d.token_tiles * d.k_stages;
+  p.stages_per_worker = static_cast<int32_t>(line / d.workers);
+  p.longer_workers = static_cast<int32_t>(line % d.workers);
   p.piece_bytes = static_cast<uint32_t>(layout.piece_bytes());
   p.output = static_cast<kl::OutputType>(call.y_type);
   p.fold = call.fold ? 1 : 0;
@@ -331,6 +330,7 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
   void* argument = &p;
   if (sliced) {
     SUB8_RETURN_IF_ERROR(make_weight_maps(whole.parts, p.weights, layout, e));
+    whole.rest_tiles = d.rest_tiles;
     whole.x_pitch = static_cast<uint32_t>(kl::slot_rows(e, call.m)) * 128;
     argument = &whole;
   }

@@ -35,11 +35,6 @@ struct RingParams {
   int32_t workers;
   int32_t stages_per_worker;
   int32_t longer_workers;
-  // kSliced and kWarpgroup: tiles that are left when the others are dealt out whole, and the stages
-  // of such a tile that its owner works on (TileWalk); the line above is that of the others'
-  // stages.
-  int32_t rest_tiles;
-  int32_t owner_stages;
   uint32_t piece_bytes;
   OutputType output;
   uint32_t fold;    // rows 2i and 2i+1 of X are added
@@ -57,6 +52,7 @@ struct SlicedParams {
   // The packed weight's parts (16-, 8- and 4-byte vectors, scales), as boxes of a tile's rows and a
   // stage's k.
   TensorMap parts[4];
+  int32_t rest_tiles;
   uint32_t x_pitch;  // bytes from one box of activations to the next: 2 to 16 rows of 128
 };
 

@@ -17,7 +17,6 @@ struct Ring {
   uint32_t full;
   uint32_t empty;
   uint32_t stored;  // completes when all warps have stored their sums (split_k.cuh)
-  __device__ uint32_t announced() const { return stored + 8; }  // and when that has been told
   uint32_t slots;
   uint32_t slot_bytes;
   uint32_t count;
@@ -90,7 +89,6 @@ __device__ __forceinline__ Ring make_ring(const RingParams& p, uint32_t base) {
 // By one thread. `releases`: arrivals that free a slot; `warps`: consumers of this CTA.
 __device__ __forceinline__ void init_ring(const Ring& ring, uint32_t releases, uint32_t warps) {
   ptx::mbarrier_init(ring.stored, warps);
-  ptx::mbarrier_init(ring.announced(), 1);
   for (uint32_t s = 0; s < ring.count; ++s) {
     ptx::mbarrier_init(ring.full_bar(s), 1);
     ptx::mbarrier_init(ring.empty_bar(s), releases);
@@ -98,10 +96,11 @@ __device__ __forceinline__ void init_ring(const Ring& ring, uint32_t releases, u
   ptx::mbarrier_init_fence();
 }
 
-template <class P, class Walk = LineWalk>
+template <class P>
 __device__ void produce(const RingParams& p, const Ring& ring, int worker, uint32_t rank) {
   const uint64_t stream_policy = ptx::policy_evict_first();
   const uint64_t keep_policy = ptx::policy_evict_last();
+  const WorkRange range = work_range(p, worker);
   const auto copy_weights = [&](uint32_t s, const Segment& seg, int k) {
     const uint32_t piece_bytes = P::Codec::piece_bytes(p);
     ptx::mbarrier_expect_bytes(ring.full_bar(s), P::kUnits * P::kPieces * piece_bytes + P::kXBytes);
@@ -120,27 +119,28 @@ __device__ void produce(const RingParams& p, const Ring& ring, int worker, uint3
     }
   };
   // Weights do not depend on the kernel before this one: the ring is filled before waiting for it.
-  Segment seg;
-  uint32_t ahead = 0;
-  Walk first(p, worker);
-  while (ahead < ring.count && first.next(p, seg))
-    for (int32_t k = seg.k_begin; k < seg.k_end && ahead < ring.count; ++k, ++ahead)
-      copy_weights(ahead, seg, k);
+  const int32_t ahead = range.end - range.begin < static_cast<int32_t>(ring.count)
+                            ? range.end - range.begin
+                            : static_cast<int32_t>(ring.count);
+  Segment seg = segment_at(p, range.begin, range.end);
+  int k = seg.k_begin;
+#pragma unroll 1
+  for (int32_t i = 0; i < ahead; ++i, ++k) {
+    if (k == seg.k_end) seg = segment_at(p, range.begin + i, range.end), k = seg.k_begin;
+    copy_weights(static_cast<uint32_t>(i), seg, k);
+  }
   ptx::wait_for_previous_grid();
   RingCursor cursor;
   cursor.phase = 1;
-  Walk walk(p, worker);
-  while (walk.next(p, seg)) {
+  seg = segment_at(p, range.begin, range.end);
+  k = seg.k_begin;
 #pragma unroll 1
-    for (int32_t k = seg.k_begin; k < seg.k_end; ++k) {
-      ptx::mbarrier_wait(ring.empty_bar(cursor.slot), cursor.phase);
-      if (ahead > 0)
-        --ahead;
-      else
-        copy_weights(cursor.slot, seg, k);
-      copy_activations<P>(p, ring, cursor.slot, seg, k, rank, keep_policy);
-      cursor.advance(ring.count);
-    }
+  for (int32_t position = range.begin; position < range.end; ++position, ++k) {
+    if (k == seg.k_end) seg = segment_at(p, position, range.end), k = seg.k_begin;
+    ptx::mbarrier_wait(ring.empty_bar(cursor.slot), cursor.phase);
+    if (position - range.begin >= ahead) copy_weights(cursor.slot, seg, k);
+    copy_activations<P>(p, ring, cursor.slot, seg, k, rank, keep_policy);
+    cursor.advance(ring.count);
   }
 }
 

@@ -108,31 +108,16 @@ Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLay
   d.workers = sms * ctas_per_sm / e.cluster;
   if (e.loop != MainLoop::kSliced)
     d.workers = static_cast<int32_t>(std::min<int64_t>(d.workers, d.stages));
-  d.rest_tiles = 0;
-  d.owner_stages = d.k_stages;
-  d.line_stages = d.stages;
-  d.line_workers = d.workers;
-  const int64_t tiles = int64_t{d.row_tiles} * d.token_tiles;
-  if (e.loop == MainLoop::kWarpgroup) {
-    d.rest_tiles = static_cast<int32_t>(tiles % d.workers);
-    const int64_t helpers = d.workers - d.rest_tiles;
-    // Where nothing else follows, helpers work less, for their parts to be there in time.
-    const int64_t spare = tiles < d.workers ? helpers : 0;
-    d.owner_stages = static_cast<int32_t>(std::min<int64_t>(
-        d.k_stages, ceil_div<int64_t>(int64_t{d.rest_tiles} * d.k_stages + spare, d.workers)));
-    d.line_stages = int64_t{d.rest_tiles} * (d.k_stages - d.owner_stages);
-    d.line_workers = static_cast<int32_t>(helpers);
-  }
-  if (e.loop == MainLoop::kSliced) {
-    // Whole tiles only, where they keep nearly all CTAs busy: nothing is exchanged then. CTAs
-    // without a tile stay, so that parts of two launches share SMs evenly.
-    constexpr double kBusy = 0.92;
-    const int64_t rounds = ceil_div<int64_t>(tiles, d.workers);
-    d.rest_tiles = static_cast<int32_t>(tiles % d.workers);
-    if (static_cast<double>(tiles) >= kBusy * static_cast<double>(rounds * d.workers) ||
-        int64_t{d.rest_tiles} * d.k_stages < d.workers)
-      d.rest_tiles = 0;
-    d.line_stages = int64_t{d.rest_tiles} * d.k_stages;
+  d.rest_tiles = d.row_tiles;
+  if (e.loop != MainLoop::kSliced) return d;
+  // Whole tiles only, where they keep nearly all CTAs busy: nothing is exchanged then.
+  constexpr double kBusy = 0.92;
+  const int64_t rounds = ceil_div<int64_t>(d.row_tiles, d.workers);
+  d.rest_tiles = d.row_tiles % d.workers;
+  if (d.row_tiles >= kBusy * static_cast<double>(rounds * d.workers) ||
+      int64_t{d.rest_tiles} * d.k_stages < d.workers) {
+    // CTAs without a tile stay, so that parts of two launches share SMs evenly.
+    d.rest_tiles = 0;
   }
   return d;
 }

@@ -38,13 +38,8 @@ struct Division {
   int32_t k_stages;
   int64_t stages;  // all of them together
   int32_t workers;
-  // kSliced and kWarpgroup deal out whole tiles, and divide these among workers along K
-  // (schedule.cuh). kWarpgroup: of each, an owner takes the first owner_stages stages.
+  // Row tiles whose stages are divided among all workers; kSliced deals the others out whole.
   int32_t rest_tiles;
-  int32_t owner_stages;
-  // The line of stages that is divided evenly, and among how many.
-  int64_t line_stages;
-  int32_t line_workers;
 };
 
 const std::vector<KernelEntry>& all_kernels();

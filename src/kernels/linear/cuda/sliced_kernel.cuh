@@ -59,7 +59,7 @@ struct SlicedWalk {
   __device__ SlicedWalk(const SlicedParams& p, int worker)
       : position(range_begin(p.ring, worker)),
         end(range_begin(p.ring, worker + 1)),
-        tile(p.ring.rest_tiles + worker) {}
+        tile(p.rest_tiles + worker) {}
   __device__ bool next(const SlicedParams& p, Segment& s) {
     if (position < end) {
       s.tile = position / p.ring.k_stages;

@@ -46,40 +46,24 @@ __device__ __forceinline__ void announce_sums(const RingParams& p, int worker, i
     ptx::add_release(p.counters + int64_t{owner} * rows16 + first_row16 + lane, 1);
 }
 
-// The same for a worker of TileWalk, whose parts of other workers' tiles come first.
-__device__ __forceinline__ void announce_parts(const RingParams& p, int worker, int first_row16,
-                                               int rows16_here, int rows16, uint32_t stored,
-                                               uint32_t announced) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  TileWalk walk(p, worker);
-  Segment seg;
-  for (int i = 0; walk.next(p, seg) && seg.k_begin > 0; ++i) {
-    ptx::mbarrier_wait(stored, i & 1);
-    if (lane < rows16_here)
-      ptx::add_release(p.counters + int64_t{seg.tile} * rows16 + first_row16 + lane, 1);
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(announced);
-  }
-}
-
-// Waits until `count` parts have been announced to `worker`; adds those of slots `slot` and up.
+// By the contributor of the lowest k: adds what the others stored.
 template <int Values>
-__device__ void add_parts(const RingParams& p, int worker, int slot, int count, int row16,
-                          int rows16, float (&d)[Values]) {
+__device__ void add_sums(const RingParams& p, const Segment& seg, int worker, int row16, int rows16,
+                         float (&d)[Values]) {
   constexpr int kVectors = Values / 4;
   // A few loads are under way at once: of several contributions, or of parts of one.
   constexpr int kBatch = kVectors <= 2 ? 4 : kVectors <= 4 ? 2 : 1;
   constexpr int kPart = kVectors <= 8 ? kVectors : 8;
-  const int last = slot + count - 1;
+  const int last = worker_of(p, seg.tile * p.k_stages + p.k_stages - 1);
   uint32_t* counter = p.counters + int64_t{worker} * rows16 + row16;
   if (threadIdx.x % 32 == 0) {
-    while (ptx::load_acquire(counter) != static_cast<uint32_t>(count)) {
+    while (ptx::load_acquire(counter) != static_cast<uint32_t>(last - worker)) {
     }
     *counter = 0;
   }
   __syncwarp();
 #pragma unroll 1
-  for (int w = slot; w <= last; w += kBatch) {
+  for (int w = worker + 1; w <= last; w += kBatch) {
 #pragma unroll
     for (int part = 0; part < kVectors; part += kPart) {
       float4 x[kBatch][kPart];
@@ -101,23 +85,6 @@ __device__ void add_parts(const RingParams& p, int worker, int slot, int count, 
       }
     }
   }
-}
-
-// By the contributor of the lowest k: adds what the others stored.
-template <int Values>
-__device__ void add_sums(const RingParams& p, const Segment& seg, int worker, int row16, int rows16,
-                         float (&d)[Values]) {
-  const int last = worker_of(p, seg.tile * p.k_stages + p.k_stages - 1);
-  add_parts(p, worker, worker + 1, last - worker, row16, rows16, d);
-}
-// By the owner of a tile of TileWalk.
-template <int Values>
-__device__ void add_helpers(const RingParams& p, const Segment& seg, int row16, int rows16,
-                            float (&d)[Values]) {
-  const int32_t shared = p.k_stages - p.owner_stages;
-  const int first = worker_of(p, seg.tile * shared);
-  const int last = worker_of(p, seg.tile * shared + shared - 1);
-  add_parts(p, seg.tile, first + seg.tile, last - first + 1, row16, rows16, d);
 }
 
 }  // namespace sub8::kernels::linear

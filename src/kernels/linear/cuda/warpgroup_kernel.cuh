@@ -92,53 +92,32 @@ __device__ __forceinline__ int32_t first_channel(int32_t row_tile, uint32_t rank
          ptx::thread_index() % 32 / 4;
 }
 
-// Stores a part of the sums of another worker's tile, or completes the tile and writes it. `index`:
-// number of the segment.
+// Stores a contribution, or completes the tile and writes it.
 template <class P>
 __device__ void finish_segment(const RingParams& p, const Ring& ring, const Segment& seg,
-                               int worker, int index, uint32_t rank,
+                               int worker, uint32_t rank,
                                float (&d)[P::kRowBlocks][P::Atom::kAccumulators]) {
   constexpr int kRows16 = P::kCluster * P::kPieces * 4;
-  const bool part = seg.k_begin > 0;
-  if (part && index > 0) ptx::mbarrier_wait(ring.announced(), (index - 1) & 1);
 #pragma unroll
   for (int b = 0; b < P::kRowBlocks; ++b) {
     const int row16 = row16_of<P>(rank, b);
-    if (part) {
-      store_sums(p, worker - p.rest_tiles + seg.tile, row16, kRows16, d[b]);
+    if (seg.k_begin > 0) {
+      store_sums(p, worker, row16, kRows16, d[b]);
       continue;
     }
     const int32_t n = first_channel<P>(seg.row_tile, rank, b);
     const Channel channels[2] = {make_channel(p, n), make_channel(p, n + 8)};
-    if (seg.k_end < p.k_stages) add_helpers(p, seg, row16, kRows16, d[b]);
+    if (seg.k_end < p.k_stages) add_sums(p, seg, worker, row16, kRows16, d[b]);
     write_tile<P::kTokens>(p, channels, seg.token_tile * P::kTokens, d[b]);
   }
-  if (part) {
+  if (seg.k_begin > 0) {
     __syncwarp();
     if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
   }
 }
 
 template <class P>
-__device__ __forceinline__ int worker_index(const RingParams& p) {
-  return p.workers - 1 - ptx::block_index() / P::kCluster;
-}
-// Number of the segment that a warp works on.
-__device__ __forceinline__ uint32_t segment_index_at(const Ring& ring) {
-  return ring.stored + 16 + static_cast<uint32_t>(ptx::thread_index()) / 32 * 4;
-}
-__device__ __forceinline__ int segment_index(const Ring& ring) {
-  __syncwarp();
-  return static_cast<int>(ptx::load_shared_32(segment_index_at(ring)));
-}
-__device__ __forceinline__ void put_segment_index(const Ring& ring, int index) {
-  __syncwarp();
-  if (ptx::thread_index() % 32 == 0)
-    ptx::store_shared_32(segment_index_at(ring), static_cast<uint32_t>(index));
-}
-
-template <class P>
-__device__ void consume(const RingParams& p, const Ring& ring, uint32_t rank) {
+__device__ void consume(const RingParams& p, const Ring& ring, int worker, uint32_t rank) {
   using Codec = typename P::Codec;
   constexpr int kSteps = P::kUnits * P::kRowBlocks;  // units per stage and warpgroup
   // Register sets alternate from group to group, from one stage to the next too.
@@ -155,6 +134,7 @@ __device__ void consume(const RingParams& p, const Ring& ring, uint32_t rank) {
   const uint32_t b_at = ptx::opaque(ptx::b_descriptor_low(ring.slots));
   const uint32_t slot_bytes = ptx::opaque(ring.slot_bytes);
   const uint32_t full_at = ptx::opaque(ring.full);
+  const WorkRange range = work_range(p, worker);
   RingCursor cursor;
   uint32_t a[2][P::kGroupSteps][4];
   float d[P::kRowBlocks][P::Atom::kAccumulators];
@@ -171,12 +151,10 @@ __device__ void consume(const RingParams& p, const Ring& ring, uint32_t rank) {
   constexpr bool kDirect = Codec::kDense && P::kGroupSteps == 4;
   typename Codec::Loaded q[kDirect ? 2 : 1];
 
-  // What the main loop does not need lives in shared memory or is found anew: registers are few.
-  put_segment_index(ring, 0);
-  Segment seg;
 #pragma unroll 1
-  while (tile_segment(p, worker_index<P>(p), segment_index(ring), seg)) {
-    int left = seg.k_end - seg.k_begin;
+  for (int32_t position = range.begin; position < range.end;) {
+    const Segment seg = segment_at(p, position, range.end);
+    const int count = seg.k_end - seg.k_begin;
 #pragma unroll
     for (int b = 0; b < P::kRowBlocks; ++b) {
       prefetch_channel(p, first_channel<P>(seg.row_tile, rank, b));
@@ -192,10 +170,9 @@ __device__ void consume(const RingParams& p, const Ring& ring, uint32_t rank) {
     };
     ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
     load(cursor.slot, 0);
-    uint32_t previous = ~0u;
+    uint32_t previous = 0;
 #pragma unroll 1
-    do {
-      --left;
+    for (int i = 0; i < count; ++i) {
       // Uniform across the warp, which the compiler sees only after a shuffle.
       const uint32_t b_low = ptx::uniform(b_at + cursor.slot * (slot_bytes >> 4));
       const uint32_t slot = cursor.slot;
@@ -211,7 +188,7 @@ __device__ void consume(const RingParams& p, const Ring& ring, uint32_t rank) {
         } else {
           multiply_steps<P, 0>(p, access, q[0], b, a[0], d[block]);
           ptx::wgmma_wait<1>();
-          if (step == 0 && previous != ~0u) release(previous);
+          if (step == 0 && i > 0) release(previous);
           multiply_steps<P, 2>(p, access, q[0], b, a[1], d[block]);
         }
         if constexpr (kDirect) ptx::wgmma_wait<1>();
@@ -220,24 +197,21 @@ __device__ void consume(const RingParams& p, const Ring& ring, uint32_t rank) {
         // The next words come in while the tensor cores work.
         if (step + 1 < kSteps) {
           load(slot, step + 1);
-        } else if (left > 0) {
+        } else if (i + 1 < count) {
           ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
           load(cursor.slot, 0);
         }
         if constexpr (!kDirect) ptx::wgmma_wait<1>();
-        if (P::kGroupSteps == 4 && step == 0 && previous != ~0u) release(previous);
+        if (P::kGroupSteps == 4 && step == 0 && i > 0) release(previous);
       }
       previous = slot;
-    } while (left > 0);
+    }
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int b = 0; b < P::kRowBlocks; ++b) ptx::pin(d[b]);
     release(previous);
-    const int worker = worker_index<P>(p);
-    const int index = segment_index(ring);
-    tile_segment(p, worker, index, seg);
-    finish_segment<P>(p, ring, seg, worker, index, rank, d);
-    put_segment_index(ring, index + 1);
+    finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, rank, d);
+    position += count;
   }
 }
 
@@ -248,7 +222,7 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   const uint32_t base = (ptx::shared_address(shared) + 1023) & ~1023u;
   const Ring ring = make_ring<P>(p, base);
   const uint32_t rank = P::kCluster > 1 ? ptx::cluster_rank() : 0;
-  const int worker = worker_index<P>(p);
+  const int worker = p.workers - 1 - static_cast<int>(blockIdx.x) / P::kCluster;
   if (threadIdx.x == P::kConsumerThreads) {
     ptx::prefetch_tensor_map(&p.x);
     init_ring(ring, P::kWarpgroups * 4 * P::kCluster, P::kWarpgroups * 4);
@@ -258,14 +232,14 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   ptx::allow_next_grid();
   if (threadIdx.x >= P::kConsumerThreads) {
     ptx::shrink_registers<P::kProducerRegisters>();
-    if (threadIdx.x == P::kConsumerThreads) produce<P, TileWalk>(p, ring, worker, rank);
+    if (threadIdx.x == P::kConsumerThreads) produce<P>(p, ring, worker, rank);
     if (threadIdx.x / 32 == P::kConsumerThreads / 32 + 1)
-      announce_parts(p, worker, static_cast<int>(rank) * P::kPieces * 4, P::kPieces * 4,
-                     P::kCluster * P::kPieces * 4, ring.stored, ring.announced());
+      announce_sums(p, worker, static_cast<int>(rank) * P::kPieces * 4, P::kPieces * 4,
+                    P::kCluster * P::kPieces * 4, ring.stored);
   } else {
     ptx::grow_registers<P::kConsumerRegisters>();
     ptx::wait_for_previous_grid();
-    consume<P>(p, ring, rank);
+    consume<P>(p, ring, worker, rank);
   }
   // A CTA must not leave while its partner may still write to it or arrive at its barriers.
   if constexpr (P::kCluster > 1) {
