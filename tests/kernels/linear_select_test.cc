@@ -22,11 +22,16 @@ KernelEntry tile(MainLoop loop, int tokens, int rows, int units, int cluster, in
 const std::vector<KernelEntry>& tiles() {
   constexpr MainLoop kMma = MainLoop::kFragment;
   constexpr MainLoop kWgmma = MainLoop::kWarpgroup;
-  static const std::vector<KernelEntry> list = {
-      tile(kMma, 8, 256, 2, 1, 2, 8),     tile(kMma, 8, 256, 2, 1, 1, 16),
-      tile(kMma, 16, 256, 2, 1, 2, 8),    tile(kWgmma, 16, 256, 2, 1, 1, 4),
-      tile(kWgmma, 32, 256, 2, 1, 1, 4),  tile(kWgmma, 64, 256, 2, 1, 1, 4),
-      tile(kWgmma, 128, 256, 1, 2, 1, 2), tile(kWgmma, 256, 128, 1, 2, 1, 2)};
+  static const std::vector<KernelEntry> list = {tile(kMma, 8, 256, 2, 1, 2, 8),
+                                                tile(kMma, 8, 256, 2, 1, 1, 16),
+                                                tile(kMma, 16, 256, 2, 1, 2, 8),
+                                                tile(kWgmma, 16, 256, 2, 1, 1, 4),
+                                                tile(kWgmma, 32, 256, 2, 1, 1, 4),
+                                                tile(kWgmma, 64, 256, 2, 1, 1, 4),
+                                                tile(MainLoop::kSliced, 8, 32, 16, 1, 2, 16),
+                                                tile(MainLoop::kSliced, 8, 64, 8, 1, 2, 16),
+                                                tile(kWgmma, 128, 256, 1, 2, 1, 2),
+                                                tile(kWgmma, 256, 128, 1, 2, 1, 2)};
   return list;
 }
 
@@ -80,7 +85,7 @@ TEST(LinearSelect, DivisionCoversAllWork) {
       const Division d = divide(e, 1, layout, m, kCard.sms);
       EXPECT_GE(int64_t{d.row_tiles} * e.cluster * e.rows, layout.rows);
       EXPECT_GE(int64_t{d.token_tiles} * e.tokens, m);
-      EXPECT_EQ(int64_t{d.k_stages} * e.units, layout.k_pieces());
+      EXPECT_GE(int64_t{d.k_stages} * e.units, layout.k_pieces());
       EXPECT_EQ(d.stages, int64_t{d.row_tiles} * d.token_tiles * d.k_stages);
       EXPECT_LE(d.workers * e.cluster, kCard.sms);
       EXPECT_GE(d.workers, 1);
@@ -132,6 +137,35 @@ TEST(LinearSelect, OneRingSlotIsRefused) {
   for (const Choice& c : candidates(layout_of("e3m2", 4096, 4096), 64, small, {}, &refused))
     EXPECT_GE(ring_slots(c.entry, 6 * 512, 64, c.residents, small), 2u);
   EXPECT_NE(refused.find("mma_256x8x128_w8: refused: shared memory holds no two ring slots"),
+            std::string::npos)
+      << refused;
+}
+
+// Every SM gets a CTA in every launch; whole tiles where that keeps nearly all of them busy.
+TEST(LinearSelect, SlicedTilesAreDealtOut) {
+  const KernelEntry e = tile(MainLoop::kSliced, 8, 32, 16, 1, 2, 16);
+  const Division few = divide(e, 1, layout_of("e3m2", 4096, 4096), 1, kCard.sms);
+  EXPECT_EQ(few.row_tiles, 128);
+  EXPECT_EQ(few.workers, kCard.sms);
+  EXPECT_EQ(few.rest_tiles, 0);
+  EXPECT_EQ(few.k_stages, 4);
+  const Division more = divide(e, 1, layout_of("e3m2", 6144, 4096), 1, kCard.sms);
+  EXPECT_EQ(more.rest_tiles, 192 - 132);
+  // Too little work to divide among all: whole tiles.
+  EXPECT_EQ(divide(e, 1, layout_of("e3m2", 301, 72), 1, kCard.sms).rest_tiles, 0);
+}
+
+TEST(LinearSelect, SlicedSlotsFollowTheRows) {
+  const KernelEntry e = tile(MainLoop::kSliced, 16, 64, 8, 1, 2, 16);
+  EXPECT_EQ(slot_rows(e, 1), 2);  // one row, and one of zeros for the lanes of the others
+  EXPECT_EQ(slot_rows(e, 2), 4);
+  EXPECT_EQ(slot_rows(e, 8), 16);
+  EXPECT_EQ(slot_rows(e, 16), 16);
+  EXPECT_EQ(ring_slot_size(e, 3072, 1), 8u * (2 * 128 + 3072));
+  std::string refused;
+  for (const Choice& c : candidates(layout_of("e3m2", 4096, 4096), 9, kCard, {}, &refused))
+    EXPECT_FALSE(c.entry.loop == MainLoop::kSliced && c.entry.tokens < 9);
+  EXPECT_NE(refused.find("sliced_32x8x1024_w16: refused: more rows of X than its tile has"),
             std::string::npos)
       << refused;
 }
