@@ -20,7 +20,7 @@ struct EngineBenchArgs {
   std::vector<int> streams = {1, 8, 32};
   int64_t prompt_tokens = 128;
   int64_t answer_tokens = 64;
-  int64_t max_batch_tokens = 512;
+  int64_t max_batch_tokens = engine::kCpuBatchTokens;
   int64_t prefix_tokens = 1024;
   double temperature = 0;
   int repeat = 3;

@@ -43,7 +43,7 @@ struct ServeArgs {
   std::string log_level = "info";
   uint64_t kv_memory = 0;
   int max_sequences = 16;
-  int64_t max_batch_tokens = 512;
+  int64_t max_batch_tokens = engine::kCpuBatchTokens;
   bool no_prefix_cache = false;
   bool reuse_generated = false;
   int max_queued = 4096;

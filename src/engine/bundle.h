@@ -63,6 +63,9 @@ struct RunOptions {
   model::LoadProgressFn progress;
 };
 inline constexpr int64_t kDefaultModelLen = 8192;
+// Rows per step that suit many streams on a CPU: more make nothing faster, and every stream waits
+// for the whole step (bench/results/server_cpu.md).
+inline constexpr int64_t kCpuBatchTokens = 128;
 
 // Bytes of KV memory that one context of the length in force takes.
 Result<int64_t> context_kv_bytes(const Bundle& bundle, const RunOptions& options);

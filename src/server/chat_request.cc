@@ -20,7 +20,8 @@ Result<std::string> join_parts(BodyReader& message, const json::array& parts) {
     if (!parts[i].is_object()) return message.fail(where, "expected an object");
     const json::object& part = parts[i].get_object();
     const json::value* type = part.if_contains("type");
-    const bool typed = type != nullptr && type->is_string();
+    const bool typed = type != nullptr && !type->is_null();
+    if (typed && !type->is_string()) return message.fail(where + ".type", "expected a string");
     if (typed && type->get_string() != "text" && type->get_string() != "input_text") {
       return message.fail(where, fmt::format("parts of type '{}' are not supported, only text",
                                              std::string_view(type->get_string())));

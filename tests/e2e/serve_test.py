@@ -208,6 +208,33 @@ class Modes(unittest.TestCase):
                     self.assertEqual(self.answer(server, mode, 0), alone[mode], mode)
 
 
+class HostileInput(unittest.TestCase):
+    def test_a_long_run_does_not_hold_up_others(self):
+        """A megabyte without a space is tokenised, or refused, while others are served."""
+        with Server(BINARY, MODEL) as server:
+            replies = []
+
+            def ask(text):
+                try:
+                    replies.append(len(server.json("/tokenize", {"prompt": text})["tokens"]))
+                except urllib.error.HTTPError as error:
+                    replies.append(error.code)
+
+            threads = [threading.Thread(target=ask, args=(c * 1_000_000,)) for c in ("a", "_", " ", "\u4e2d")]
+            start = time.monotonic()
+            for thread in threads:
+                thread.start()
+            slowest = 0
+            while any(thread.is_alive() for thread in threads):
+                asked = time.monotonic()
+                self.assertEqual(server.json("/v1/completions", {"prompt": "x", "max_tokens": 2})["usage"]["completion_tokens"], 2)
+                slowest = max(slowest, time.monotonic() - asked)
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(replies), 4)
+            self.assertLess(slowest, max(2, 0.5 * (time.monotonic() - start)))
+
+
 class Log(unittest.TestCase):
     def test_a_full_pipe_stalls_nobody(self):
         """Whoever reads the log has stopped: requests are still answered, what is lost is counted, SIGTERM still works."""
