@@ -66,6 +66,10 @@ TEST_F(ChatTest, ContentParts) {
                 {"content",
                  {{{"type", "text"}, {"text", "one"}}, {{"type", "text"}, {"text", "two"}}}}}}}});
   EXPECT_NE(prompt_text().find("one\ntwo"), std::string::npos);
+  post_json(
+      kPath,
+      json::parse(R"({"messages": [{"role": "user", "content": [{"type": 5, "text": "x"}]}]})"),
+      400);
   const json::value out = post_json(
       kPath,
       {{"messages",
