@@ -56,11 +56,11 @@ void set_limit(json::object& body, const Target& target, int64_t tokens) {
   body[target.endpoint == Endpoint::kChat ? "max_completion_tokens" : "max_tokens"] = tokens;
 }
 
-void set_prompt(json::object& body, const Target& target, std::string text) {
+void set_prompt(json::object& body, const Target& target, const std::string& text) {
   if (target.endpoint == Endpoint::kChat) {
-    body["messages"] = json::array{json::object{{"role", "user"}, {"content", std::move(text)}}};
+    body["messages"] = json::array{json::object{{"role", "user"}, {"content", text}}};
   } else {
-    body["prompt"] = std::move(text);
+    body["prompt"] = text;
   }
 }
 
