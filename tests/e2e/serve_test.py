@@ -210,29 +210,24 @@ class Modes(unittest.TestCase):
 
 class HostileInput(unittest.TestCase):
     def test_a_long_run_does_not_hold_up_others(self):
-        """A megabyte without a space is tokenised, or refused, while others are served."""
+        """Eight megabytes without a space are tokenised, or refused, while others are served."""
         with Server(BINARY, MODEL) as server:
             replies = []
 
-            def ask(text):
+            def ask():
                 try:
-                    replies.append(len(server.json("/tokenize", {"prompt": text})["tokens"]))
+                    replies.append(len(server.json("/tokenize", {"prompt": "a" * 8_000_000})["tokens"]))
                 except urllib.error.HTTPError as error:
                     replies.append(error.code)
 
-            threads = [threading.Thread(target=ask, args=(c * 1_000_000,)) for c in ("a", "_", " ", "\u4e2d")]
-            start = time.monotonic()
-            for thread in threads:
-                thread.start()
-            slowest = 0
-            while any(thread.is_alive() for thread in threads):
-                asked = time.monotonic()
-                self.assertEqual(server.json("/v1/completions", {"prompt": "x", "max_tokens": 2})["usage"]["completion_tokens"], 2)
-                slowest = max(slowest, time.monotonic() - asked)
-            for thread in threads:
-                thread.join()
-            self.assertEqual(len(replies), 4)
-            self.assertLess(slowest, max(2, 0.5 * (time.monotonic() - start)))
+            thread = threading.Thread(target=ask)
+            thread.start()
+            served = 0
+            while not replies:
+                self.assertEqual(server.json("/v1/completions", {"prompt": "x", "max_tokens": 2, "ignore_eos": True})["usage"]["completion_tokens"], 2)
+                served += not replies
+            thread.join()
+            self.assertGreater(served, 2)
 
 
 class Log(unittest.TestCase):
@@ -243,7 +238,7 @@ class Log(unittest.TestCase):
             for _ in range(400):
                 server.request("/health", headers=identifier)  # about 70 kB of log: more than a pipe holds
             self.assertEqual(server.metric("sub8:log_lines_dropped_total"), 0)
-            self.assertEqual(server.json("/v1/completions", {"prompt": "x", "max_tokens": 2})["usage"]["completion_tokens"], 2)
+            self.assertEqual(server.json("/v1/completions", {"prompt": "x", "max_tokens": 2, "ignore_eos": True})["usage"]["completion_tokens"], 2)
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.process.wait(timeout=20), 0)
 
