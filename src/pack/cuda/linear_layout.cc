@@ -172,7 +172,9 @@ void Packer::gather(int64_t row0, int64_t k0, uint16_t (*values)[kPieceCols]) co
   const format::WeightFormat& f = layout_.format;
   for (int r = 0; r < kPieceRows; ++r) {
     const int64_t row = row0 + r;
-    const int64_t count = row < layout_.rows ? std::min<int64_t>(kPieceCols, layout_.cols - k0) : 0;
+    // The last pieces may lie wholly outside.
+    const int64_t inside = std::clamp<int64_t>(layout_.cols - k0, 0, kPieceCols);
+    const int64_t count = row < layout_.rows ? inside : 0;
     if (f.dense) {
       std::memcpy(values[r], weight_.codes.data() + row * row_bytes_ * (count > 0) + k0 * 2,
                   static_cast<size_t>(count) * 2);
