@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -10,7 +9,8 @@
 
 #include "arch/cuda/sm90a/map.h"
 #include "base/check.h"
-#include "base/checked_math.h"
+#include "pack/cuda/byte_layout.h"
+#include "pack/cuda/weight_source.h"
 
 namespace sub8::pack {
 namespace {
@@ -25,10 +25,6 @@ int max_e8m0_spread(const CudaLinearLayout& layout) {
   return layout.activation() == Half::kF16 ? 25 - layout.format.element.mantissa_bits : 120;
 }
 
-std::string at(int64_t row, int64_t group) {
-  return "row " + std::to_string(row) + ", group " + std::to_string(group);
-}
-
 // What one row needs beside its codes.
 struct RowScales {
   float multiplier = 0;
@@ -38,10 +34,8 @@ struct RowScales {
 class Packer {
  public:
   Packer(const StoredMatrix& weight, const CudaLinearLayout& layout)
-      : weight_(weight), layout_(layout) {
+      : weight_(weight), layout_(layout), source_(weight) {
     if (!layout.format.dense) build_spread_table();
-    row_bytes_ = layout.format.row_bytes(layout.cols);
-    groups_ = layout.format.groups(layout.cols);
   }
 
   // Validates a row and prepares its scales.
@@ -51,23 +45,16 @@ class Packer {
 
  private:
   void build_spread_table();
-  bool group_is_zero(int64_t row, int64_t group) const;
   uint8_t scale_code(int64_t row, int64_t group, const RowScales& scales) const;
   void gather(int64_t row0, int64_t k0, uint16_t (*values)[kPieceCols]) const;
   void pack_unit(const uint16_t (*values)[kPieceCols], uint8_t* out) const;
   void pack_scales(int64_t row0, int64_t piece, const RowScales* rows, uint8_t* out) const;
 
-  uint32_t code(int64_t row, int64_t k) const {
-    return format::unpack_code(weight_.codes.data() + row * row_bytes_, row_bytes_, k,
-                               layout_.format.element.bits());
-  }
-
   const StoredMatrix& weight_;
   const CudaLinearLayout& layout_;
+  WeightSource source_;
   format::Placement plan_;
   std::vector<uint32_t> spread_;  // [register][code][word]: the bits a code contributes
-  int64_t row_bytes_ = 0;
-  int64_t groups_ = 0;
 };
 
 void Packer::build_spread_table() {
@@ -83,15 +70,6 @@ void Packer::build_spread_table() {
   }
 }
 
-bool Packer::group_is_zero(int64_t row, int64_t group) const {
-  const uint32_t magnitude = layout_.format.element.sign_bit() - 1;
-  const int64_t end = std::min<int64_t>(layout_.cols, (group + 1) * layout_.format.group);
-  for (int64_t k = group * layout_.format.group; k < end; ++k) {
-    if ((code(row, k) & magnitude) != 0) return false;
-  }
-  return true;
-}
-
 Result<RowScales> Packer::scan_row(int64_t row) const {
   const format::WeightFormat& f = layout_.format;
   RowScales out;
@@ -100,68 +78,32 @@ Result<RowScales> Packer::scan_row(int64_t row) const {
     out.multiplier = 1;
     return out;
   }
-  if (f.element.has_nan()) {
-    for (int64_t k = 0; k < layout_.cols; ++k) {
-      if (f.element.is_nonfinite(code(row, k)))
-        return corrupt_data("weight code at row " + std::to_string(row) + ", column " +
-                            std::to_string(k) + " is NaN or infinite");
-    }
-  }
+  SUB8_RETURN_IF_ERROR(source_.check_codes(row));
   if (f.block_scale == BlockScale::kNone) {
     power = layout_.activation() == Half::kF16 ? 15 - f.element.bias() : 0;
   } else if (f.block_scale == BlockScale::kE4M3) {
     power = 8 - f.element.bias();
-    for (int64_t g = 0; g < groups_; ++g) {
-      const uint8_t byte = weight_.block_scales[row * groups_ + g];
-      if (byte >= 0x7f)
-        return corrupt_data("block scale at " + at(row, g) + " is " +
-                            ((byte & 0x7f) == 0x7f ? "NaN" : "negative") + " (byte " +
-                            std::to_string(byte) + "); a positive E4M3 was expected");
-    }
+    SUB8_RETURN_IF_ERROR(source_.check_e4m3_scales(row));
   } else {
-    int lowest = 255;
-    int highest = -1;
-    for (int64_t g = 0; g < groups_; ++g) {
-      const uint8_t byte = weight_.block_scales[row * groups_ + g];
-      if (byte == 255) return corrupt_data("block scale at " + at(row, g) + " is NaN (byte 255)");
-      if (group_is_zero(row, g)) continue;
-      lowest = std::min<int>(lowest, byte);
-      highest = std::max<int>(highest, byte);
-    }
-    if (highest >= 0 && highest - lowest > max_e8m0_spread(layout_))
+    SUB8_ASSIGN_OR_RETURN(const ExponentRange range, source_.exponent_range(row));
+    if (range.spread() > max_e8m0_spread(layout_))
       return unsupported(
-          "row " + std::to_string(row) + " has E8M0 scales from 2^" + std::to_string(lowest - 127) +
-          " to 2^" + std::to_string(highest - 127) + "; at most 2^" +
-          std::to_string(max_e8m0_spread(layout_)) + " apart can be multiplied exactly" +
+          "row " + std::to_string(row) + " has E8M0 scales from 2^" +
+          std::to_string(range.lowest - 127) + " to 2^" + std::to_string(range.highest - 127) +
+          "; at most 2^" + std::to_string(max_e8m0_spread(layout_)) +
+          " apart can be multiplied exactly" +
           (layout_.activation() == Half::kF16 ? " with f16 activations; use bf16" : ""));
-    out.reference = highest >= 0 ? highest : 127;
+    out.reference = range.reference();
     power = out.reference - 127 - (layout_.activation() == Half::kF16 ? f.element.bias() : 0);
   }
-  double outer = 1;
-  if (f.outer_scale == format::OuterScale::kTensor) outer = weight_.outer_scales[0];
-  if (f.outer_scale == format::OuterScale::kChannel) outer = weight_.outer_scales[row];
-  const double multiplier = std::ldexp(outer, power);
-  out.multiplier = static_cast<float>(multiplier);
-  if (!std::isfinite(outer)) {
-    return corrupt_data("outer scale of row " + std::to_string(row) + " is not finite");
-  }
-  if (static_cast<double>(out.multiplier) != multiplier) {
-    return unsupported("outer scale " + std::to_string(outer) + " of row " + std::to_string(row) +
-                       " times 2^" + std::to_string(power) + " is not an FP32 number");
-  }
+  SUB8_ASSIGN_OR_RETURN(out.multiplier, source_.multiplier(row, power));
   return out;
 }
 
 uint8_t Packer::scale_code(int64_t row, int64_t group, const RowScales& scales) const {
-  const uint8_t byte = weight_.block_scales[row * groups_ + group];
-  if (layout_.format.block_scale == BlockScale::kE4M3) {
-    const float s = format::decode_element(format::kE4M3, byte);
-    if (s == 0) return 0;
-    const uint32_t bits = format::float_bits(s);
-    const int exponent = static_cast<int>(bits >> 23) - 127;
-    return static_cast<uint8_t>(((exponent + 22) << 3) | ((bits >> 20) & 7));
-  }
-  if (group_is_zero(row, group)) return 0;
+  const uint8_t byte = source_.scale(row, group);
+  if (layout_.format.block_scale == BlockScale::kE4M3) return e5m3_code(byte);
+  if (source_.group_is_zero(row, group)) return 0;
   const int distance = static_cast<int>(byte) - scales.reference;  // <= 0
   if (layout_.activation() == Half::kF16) return static_cast<uint8_t>((30 + distance) << 3);
   return static_cast<uint8_t>(254 - layout_.format.element.bias() + distance);
@@ -176,17 +118,18 @@ void Packer::gather(int64_t row0, int64_t k0, uint16_t (*values)[kPieceCols]) co
     const int64_t inside = std::clamp<int64_t>(layout_.cols - k0, 0, kPieceCols);
     const int64_t count = row < layout_.rows ? inside : 0;
     if (f.dense) {
-      std::memcpy(values[r], weight_.codes.data() + row * row_bytes_ * (count > 0) + k0 * 2,
+      std::memcpy(values[r],
+                  weight_.codes.data() + row * source_.row_bytes() * (count > 0) + k0 * 2,
                   static_cast<size_t>(count) * 2);
     } else {
       for (int64_t k = 0; k < count; ++k) {
-        values[r][k] = static_cast<uint16_t>(code(row, k0 + k));
+        values[r][k] = static_cast<uint16_t>(source_.code(row, k0 + k));
       }
     }
     for (int64_t k = count; k < kPieceCols; ++k) values[r][k] = 0;
     if (f.block_scale != BlockScale::kE4M3) continue;
     for (int64_t k = 0; k < count; ++k) {
-      if (weight_.block_scales[row * groups_ + (k0 + k) / f.group] == 0) values[r][k] = 0;
+      if (source_.scale(row, (k0 + k) / f.group) == 0) values[r][k] = 0;
     }
   }
 }
@@ -222,7 +165,7 @@ void Packer::pack_scales(int64_t row0, int64_t piece, const RowScales* rows, uin
     const int upper = r / 8 % 2;
     for (int i = 0; i < per_row; ++i) {
       const int64_t index = piece * kPieceCols / group + i;
-      if (index >= groups_) continue;
+      if (index >= source_.groups()) continue;
       const uint32_t code = scale_code(row0 + r, index, rows[r]);
       const uint32_t bits = code << (layout_.scale_shift() + 16 * upper);
       const int word = per_row == 1 ? pair / 2 : pair * per_row / 2 + i / 2;
@@ -268,12 +211,15 @@ Status check_source(const StoredMatrix& weight, const CudaLinearLayout& layout) 
 
 }  // namespace
 
+Status check_matrix_size(int64_t rows, int64_t cols) {
+  if (rows > 0 && cols > 0 && rows <= (int64_t{1} << 24) && cols <= (int64_t{1} << 24)) return {};
+  return invalid_argument("a weight of " + std::to_string(rows) + " x " + std::to_string(cols) +
+                          " is out of range (1 to 2^24 each)");
+}
+
 Result<CudaLinearLayout> make_cuda_linear_layout(const format::WeightFormat& format, int64_t rows,
                                                  int64_t cols, format::Half activation) {
-  if (rows <= 0 || cols <= 0 || rows > (int64_t{1} << 24) || cols > (int64_t{1} << 24)) {
-    return invalid_argument("a weight of " + std::to_string(rows) + " x " + std::to_string(cols) +
-                            " is out of range (1 to 2^24 each)");
-  }
+  SUB8_RETURN_IF_ERROR(check_matrix_size(rows, cols));
   const std::string name = format.name();
   const std::string act = activation == Half::kF16 ? "f16" : "bf16";
   if (format.dense) {
@@ -307,6 +253,7 @@ Status pack_cuda_linear(const StoredMatrix& weight, const CudaLinearLayout& layo
                         std::span<uint8_t> out, ThreadPool& pool) {
   SUB8_RETURN_IF_ERROR(check_source(weight, layout));
   SUB8_CHECK_EQ(out.size(), static_cast<size_t>(layout.total_bytes()));
+  if (layout.bytes()) return pack_cuda_bytes(weight, layout, out, pool);
   const Packer packer(weight, layout);
   std::mutex mutex;
   std::optional<Error> error;

@@ -40,7 +40,14 @@
 namespace sub8::pack {
 
 // Changing what a packed byte means takes a new number.
-enum class CudaLayoutId : uint32_t { kSm90aF16 = 0x90a03, kSm90aBF16 = 0x90a04 };
+enum class CudaLayoutId : uint32_t {
+  kSm90aF16 = 0x90a03,
+  kSm90aBF16 = 0x90a04,
+  kSm90aE4M3 = 0x90a10,  // for 8-bit activations: byte_layout.h
+};
+
+// What activations are multiplied as.
+enum class Operand : uint8_t { kF16, kBF16, kE4M3 };
 
 // How the kernel applies block scales.
 enum class GroupKind : uint8_t { kNone, k16, k32 };  // k32: 32, 64 or 128, a run-time value
@@ -56,6 +63,13 @@ struct CudaLinearLayout {
   int64_t rows = 0;  // N
   int64_t cols = 0;  // K
 
+  bool bytes() const { return id == CudaLayoutId::kSm90aE4M3; }
+  Operand operand() const {
+    return bytes()                         ? Operand::kE4M3
+           : id == CudaLayoutId::kSm90aF16 ? Operand::kF16
+                                           : Operand::kBF16;
+  }
+  // Of 16-bit activations.
   format::Half activation() const {
     return id == CudaLayoutId::kSm90aF16 ? format::Half::kF16 : format::Half::kBF16;
   }
@@ -64,13 +78,18 @@ struct CudaLinearLayout {
            : format.group == 16 ? GroupKind::k16
                                 : GroupKind::k32;
   }
-  // Words per thread and unit: bits per weight.
-  int words() const { return format.dense ? 16 : format.element.bits(); }
+  // k of a piece.
+  int piece_cols() const { return bytes() ? 2 * kPieceCols : kPieceCols; }
+  // Words per thread and unit.
+  int words() const {
+    return format.dense ? 16 : format.element.bits() * (piece_cols() / kPieceCols);
+  }
   int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
-  int64_t k_pieces() const { return (cols + 2 * kPieceCols - 1) / (2 * kPieceCols) * 2; }
+  int64_t k_pieces() const { return (cols + 2 * piece_cols() - 1) / (2 * piece_cols()) * 2; }
   int64_t unit_bytes() const { return int64_t{words()} * 128 * 4; }
   int64_t scale_bytes() const {  // per piece
-    return format.group == 0 ? 0 : kPieceRows * std::max<int64_t>(1, kPieceCols / format.group);
+    if (format.group == 0) return 0;
+    return bytes() ? 4 * kPieceRows : kPieceRows * std::max<int64_t>(1, kPieceCols / format.group);
   }
   int64_t piece_bytes() const { return unit_bytes() + scale_bytes(); }
   // Left shift of a scale code to its place in a half.
@@ -81,7 +100,11 @@ struct CudaLinearLayout {
   int64_t multiplier_offset() const {
     return row_tiles() * k_pieces() * kPiecesPerTile * piece_bytes();
   }
-  int64_t total_bytes() const { return multiplier_offset() + row_tiles() * kTileRows * 4; }
+  // Of 8-bit layouts with block scales: how those of each row tile are applied (ScaleMode).
+  int64_t mode_offset() const { return multiplier_offset() + row_tiles() * kTileRows * 4; }
+  int64_t total_bytes() const {
+    return mode_offset() + (bytes() && format.group != 0 ? row_tiles() * 4 : 0);
+  }
 };
 
 // Byte offset of word j of thread t inside a unit of `words` words per thread.
@@ -98,10 +121,11 @@ constexpr int64_t unit_word_offset(int words, int t, int j) {
 // 16, 32, 64 or 128 wide, formats that leave f16's range, f32 weights. rows and cols are positive.
 Result<CudaLinearLayout> make_cuda_linear_layout(const format::WeightFormat& format, int64_t rows,
                                                  int64_t cols, format::Half activation);
+Status check_matrix_size(int64_t rows, int64_t cols);
 
-// Writes layout.total_bytes() bytes to `out`. Errors: corrupt_data for NaN or negative scales and
-// NaN codes (row and group named); unsupported where a row's E8M0 exponents spread too far to be
-// exact, or a multiplier leaves FP32.
+// For layouts of either kind: writes layout.total_bytes() bytes to `out`. Errors: corrupt_data for
+// NaN or negative scales and NaN codes (row and group named); unsupported where a row's E8M0
+// exponents spread too far to be exact, or a multiplier leaves FP32.
 Status pack_cuda_linear(const StoredMatrix& weight, const CudaLinearLayout& layout,
                         std::span<uint8_t> out, ThreadPool& pool);
 

@@ -11,8 +11,9 @@
 namespace sub8::arch::sm90a {
 
 inline constexpr int kWarpgroupThreads = 128;
-inline constexpr int kMmaRows = 64;   // rows of A and D
-inline constexpr int kMmaDepth = 16;  // k of one instruction with 16-bit operands
+inline constexpr int kMmaRows = 64;    // rows of A and D
+inline constexpr int kMmaDepth = 16;   // k of one instruction with 16-bit operands
+inline constexpr int kByteDepth = 32;  // with 8-bit operands
 
 struct Coordinate {
   int row;
@@ -25,6 +26,13 @@ SUB8_HD constexpr Coordinate a_coordinate(int t, int reg, int half) {
   const int g = (t % 32) / 4;
   const int l = t % 4;
   return {16 * (t / 32) + g + 8 * (reg & 1), 2 * l + half + 8 * (reg >> 1)};
+}
+
+// The same for 8-bit operands: byte 0..3 of register 0..3.
+SUB8_HD constexpr Coordinate a_byte_coordinate(int t, int reg, int byte) {
+  const int g = (t % 32) / 4;
+  const int l = t % 4;
+  return {16 * (t / 32) + g + 8 * (reg & 1), 4 * l + byte + 16 * (reg >> 1)};
 }
 
 // Accumulator value v (0..N/2-1) of thread t. col counts the instruction's N.
