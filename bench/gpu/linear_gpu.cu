@@ -4,7 +4,7 @@
 // chosen.
 //
 //   linear_gpu [--shapes FILE | --shape NxK ...] [--formats a,b] [--m 1,8,16] [--json FILE]
-//              [--act bf16|f16] [--pdl 0|1] [--kernel END_OF_ID] [--batch-invariant 0|1]
+//              [--act bf16|f16|e4m3] [--pdl 0|1] [--kernel END_OF_ID] [--batch-invariant 0|1]
 //              [--all 0|1]
 //              [--ctas PER_SM] [--residents PER_SM] [--bf16 0|1] [--min-mib 300]
 //
@@ -12,7 +12,9 @@
 // so that no copy survives in L2; normal weights, quantised), median of 21 replays divided by the
 // calls. At each M cuBLASLt and the formats are measured one after the other. The floor is a plain
 // read kernel over N*K*bits/8 bytes (scales included) in the same kind of graph. cuBLASLt: the best
-// of its first 8 heuristics. --pdl 1 (default) sets weights_are_constant.
+// of its first 8 heuristics. --pdl 1 (default) sets weights_are_constant. With --act e4m3 calls
+// have row scales, and cuBLASLt's FP8 (e4m3 weights and activations, bf16 out, its accumulation
+// without the fast mode) is measured too.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -58,6 +60,21 @@ __global__ void fill_normal(uint16_t* p, size_t n, uint32_t seed, int f16) {
     const float x = sqrtf(-2 * logf(u)) * cospif(2 * v);
     p[i] = f16 ? format::float_to_f16(x) : format::float_to_bf16(x);
   }
+}
+__global__ void fill_e4m3(uint8_t* p, size_t n, uint32_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n;
+       i += size_t{gridDim.x} * blockDim.x) {
+    const uint32_t h = mix(static_cast<uint32_t>(i) ^ seed);
+    const float u = (static_cast<float>(h >> 8) + 0.5f) / 16777216.0f;
+    const float v = static_cast<float>(mix(h + 1) >> 8) / 16777216.0f;
+    const float x = 100 * sqrtf(-2 * logf(u)) * cospif(2 * v);
+    p[i] = static_cast<uint8_t>(format::encode_element(format::ElementFormat{4, 3}, x));
+  }
+}
+__global__ void fill_words(uint32_t* p, size_t n, uint32_t value) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n;
+       i += size_t{gridDim.x} * blockDim.x)
+    p[i] = value;
 }
 __global__ void repeat(const uint4* from, size_t n, uint4* to, size_t total) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < total;
@@ -115,7 +132,8 @@ double graph_time(const std::function<void(int)>& call, int calls) {
   return ms[10] * 1e3 / calls;
 }
 
-uint8_t* g_pool = nullptr;  // one large random buffer that holds every kind of weight copies
+uint8_t* g_pool8 = nullptr;  // the same as e4m3
+uint8_t* g_pool = nullptr;   // one large random buffer that holds every kind of weight copies
 size_t g_pool_bytes = 0;
 uint32_t* g_sink = nullptr;
 
@@ -150,7 +168,8 @@ double floor_time(size_t bytes, size_t min_bytes) {
   return best;
 }
 
-double cublas_time(int64_t n, int64_t k, int64_t m, const void* x, void* y, size_t min_bytes) {
+double cublas_time(int64_t n, int64_t k, int64_t m, bool fp8, const void* x, void* y,
+                   size_t min_bytes) {
   static cublasLtHandle_t handle = nullptr;
   static void* workspace = nullptr;
   const size_t workspace_bytes = size_t{64} << 20;
@@ -163,8 +182,9 @@ double cublas_time(int64_t n, int64_t k, int64_t m, const void* x, void* y, size
   const cublasOperation_t t = CUBLAS_OP_T;
   cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t);
   cublasLtMatrixLayout_t a, b, c;
-  cublasLtMatrixLayoutCreate(&a, CUDA_R_16BF, k, n, k);
-  cublasLtMatrixLayoutCreate(&b, CUDA_R_16BF, k, m, k);
+  const cudaDataType_t type = fp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+  cublasLtMatrixLayoutCreate(&a, type, k, n, k);
+  cublasLtMatrixLayoutCreate(&b, type, k, m, k);
   cublasLtMatrixLayoutCreate(&c, CUDA_R_16BF, n, m, n);
   cublasLtMatmulPreference_t pref;
   cublasLtMatmulPreferenceCreate(&pref);
@@ -173,17 +193,18 @@ double cublas_time(int64_t n, int64_t k, int64_t m, const void* x, void* y, size
   cublasLtMatmulHeuristicResult_t found[8];
   int count = 0;
   cublasLtMatmulAlgoGetHeuristic(handle, op, a, b, c, c, pref, 8, found, &count);
-  const size_t bytes = static_cast<size_t>(n * k * 2);
+  const size_t bytes = static_cast<size_t>(n * k * (fp8 ? 1 : 2));
   const int copies = copies_of(bytes, min_bytes);
+  const uint8_t* pool = fp8 ? g_pool8 : g_pool;
   const float one = 1, zero = 0;
   double best = 1e30;
   for (int h = 0; h < count; ++h) {
     best = std::min(
         best, graph_time(
                   [&](int i) {
-                    cublasLtMatmul(
-                        handle, op, &one, g_pool + static_cast<size_t>(i % copies) * bytes, a, x, b,
-                        &zero, y, c, y, c, &found[h].algo, workspace, workspace_bytes, g_stream);
+                    cublasLtMatmul(handle, op, &one, pool + static_cast<size_t>(i % copies) * bytes,
+                                   a, x, b, &zero, y, c, y, c, &found[h].algo, workspace,
+                                   workspace_bytes, g_stream);
                   },
                   calls_of(copies, static_cast<double>(n * k) *
                                        std::max(2.0 / 4e6, 2e-9 * static_cast<double>(m)))));
@@ -324,13 +345,20 @@ Packed make_packed(const std::string& format, const Shape& s, LinearType activat
   CHECK_CUDA(cudaMalloc(&one, rows.size()));
   CHECK_CUDA(cudaMemcpy(one, rows.data(), rows.size(), cudaMemcpyHostToDevice));
   const size_t tiles = static_cast<size_t>((s.n + 255) / 256);
-  const size_t codes = rows.size() - 1024;  // 256 multipliers follow
+  // 256 multipliers follow, and in 8-bit layouts with block scales a word of the scale mode.
+  const size_t mode_bytes = activation == LinearType::kE4M3 && wf->group != 0 ? 4 : 0;
+  const size_t codes = rows.size() - 1024 - mode_bytes;
+  uint32_t mode = 0;
+  std::memcpy(&mode, rows.data() + codes + 1024, mode_bytes);
   for (int i = 0; i < w.copies; ++i) {
     uint8_t* copy = w.pool + static_cast<size_t>(i) * w.stride;
     repeat<<<1024, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one), codes / 16,
                                        reinterpret_cast<uint4*>(copy), tiles * codes / 16);
     repeat<<<64, 256, 0, g_stream>>>(reinterpret_cast<const uint4*>(one + codes), 64,
                                      reinterpret_cast<uint4*>(copy + tiles * codes), tiles * 64);
+    if (mode_bytes != 0)
+      fill_words<<<4, 256, 0, g_stream>>>(
+          reinterpret_cast<uint32_t*>(copy + tiles * (codes + 1024)), tiles, mode);
   }
   CHECK_CUDA(cudaStreamSynchronize(g_stream));
   CHECK_CUDA(cudaFree(one));
@@ -347,7 +375,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> formats = {"e3m2", "nvfp4"};
   std::vector<int64_t> ms = {1, 8, 16, 32, 64, 128, 512};
   std::string json;
-  bool f16 = false, pdl = true, bf16 = true, invariant = false, all = false;
+  LinearType act = LinearType::kBF16;
+  bool pdl = true, bf16 = true, invariant = false, all = false;
   LinearTuning tuning;
   size_t min_bytes = size_t{300} << 20;
   for (int i = 1; i < argc; ++i) {
@@ -378,7 +407,7 @@ int main(int argc, char** argv) {
     } else if (a == "--json") {
       json = v;
     } else if (a == "--act") {
-      f16 = v == "f16";
+      act = v == "f16" ? LinearType::kF16 : v == "e4m3" ? LinearType::kE4M3 : LinearType::kBF16;
     } else if (a == "--pdl") {
       pdl = v != "0";
     } else if (a == "--bf16") {
@@ -422,11 +451,26 @@ int main(int argc, char** argv) {
   uint8_t* y = nullptr;
   CHECK_CUDA(cudaMalloc(&x, static_cast<size_t>(max_m * max_k) * 2));
   CHECK_CUDA(cudaMalloc(&y, static_cast<size_t>(max_m * max_n) * 4));
-  fill_normal<<<512, 256, 0, g_stream>>>(x, static_cast<size_t>(max_m * max_k), 5, f16);
+  fill_normal<<<512, 256, 0, g_stream>>>(x, static_cast<size_t>(max_m * max_k), 5,
+                                         act == LinearType::kF16);
+  const bool e4m3 = act == LinearType::kE4M3;
+  uint8_t* x8 = nullptr;
+  if (e4m3) {
+    CHECK_CUDA(cudaMalloc(&x8, static_cast<size_t>(max_m * max_k)));
+    CHECK_CUDA(cudaMalloc(&g_pool8, g_pool_bytes));
+    fill_e4m3<<<512, 256, 0, g_stream>>>(x8, static_cast<size_t>(max_m * max_k), 5);
+    fill_e4m3<<<1024, 256, 0, g_stream>>>(g_pool8, g_pool_bytes, 9);
+  }
+  float* token_scales = nullptr;
+  CHECK_CUDA(cudaMalloc(&token_scales, static_cast<size_t>(max_m) * 4));
+  fill_words<<<64, 256, 0, g_stream>>>(reinterpret_cast<uint32_t*>(token_scales),
+                                       static_cast<size_t>(max_m), format::float_bits(0.01f));
+  const char* act_name = e4m3 ? "e4m3" : act == LinearType::kF16 ? "f16" : "bf16";
   cudaDeviceProp prop;
   CHECK_CUDA(cudaGetDeviceProperties(&prop, 0));
-  std::printf("%s, activations %s, pdl %d; us per call, (share of floor, ratio to cuBLASLt BF16)\n",
-              prop.name, f16 ? "f16" : "bf16", pdl);
+  std::printf(
+      "%s, activations %s, pdl %d; us per call, (share of floor, ratio to cuBLASLt BF16%s)\n",
+      prop.name, act_name, pdl, e4m3 ? ", to cuBLASLt FP8" : "");
   FILE* out = json.empty() ? nullptr : std::fopen(json.c_str(), "w");
   if (!json.empty() && out == nullptr) {
     std::printf("linear_gpu: cannot write %s\n", json.c_str());
@@ -434,23 +478,25 @@ int main(int argc, char** argv) {
   }
   if (out != nullptr)
     std::fprintf(out, "{\"device\": \"%s\", \"activations\": \"%s\", \"pdl\": %d, \"results\": [",
-                 prop.name, f16 ? "f16" : "bf16", pdl);
+                 prop.name, act_name, pdl);
   bool first = true;
   for (const Shape& s : shapes) {
     fill_normal<<<1024, 256, 0, g_stream>>>(reinterpret_cast<uint16_t*>(g_pool), g_pool_bytes / 2,
                                             9, 0);
     std::vector<Packed> packed;
     for (const std::string& f : formats) {
-      packed.push_back(make_packed(f, s, f16 ? LinearType::kF16 : LinearType::kBF16, min_bytes,
-                                   std::max<int64_t>(max_m, 128)));
+      packed.push_back(make_packed(f, s, act, min_bytes, std::max<int64_t>(max_m, 128)));
     }
     for (const int64_t m : ms) {
       // One after the other, so that ratios compare equal states of the card.
-      const double base = bf16 ? cublas_time(s.n, s.k, m, x, y, min_bytes) : 0.0;
+      const double base = bf16 ? cublas_time(s.n, s.k, m, false, x, y, min_bytes) : 0.0;
+      const double base8 = bf16 && e4m3 ? cublas_time(s.n, s.k, m, true, x8, y, min_bytes) : 0.0;
       for (Packed& w : packed) {
         LinearCall call;
-        call.x = x, call.m = m, call.y = y, call.weights_are_constant = pdl;
+        call.x = e4m3 ? static_cast<const void*>(x8) : x;
+        call.m = m, call.y = y, call.weights_are_constant = pdl;
         call.batch_invariant = invariant;
+        call.token_scales = e4m3 ? token_scales : nullptr;
         LinearChoice choice;
         LinearStatus status = explain_linear(w.plan, m, invariant, tuning, &choice);
         double chosen = 0;
@@ -473,10 +519,11 @@ int main(int argc, char** argv) {
             std::fprintf(out,
                          "%s\n{\"n\": %ld, \"k\": %ld, \"m\": %ld, \"format\": \"%s\", \"kernel\": "
                          "\"%s\", \"ctas_per_sm\": %d, \"residents\": %d, \"chosen\": %s, \"us\": "
-                         "%.3f, \"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f}",
+                         "%.3f, \"estimate_us\": %.3f, \"floor_us\": %.3f, \"bf16_us\": %.3f, "
+                         "\"fp8_us\": %.3f}",
                          first ? "" : ",", s.n, s.k, m, w.format.c_str(), candidate.kernel.c_str(),
                          candidate.ctas_per_sm, candidate.residents, c == 0 ? "true" : "false", us,
-                         candidate.estimate_us, w.floor, base);
+                         candidate.estimate_us, w.floor, base, base8);
           first = false;
         }
         if (!status) {
@@ -484,9 +531,11 @@ int main(int argc, char** argv) {
           return 1;
         }
         char cell[80];
-        std::snprintf(cell, sizeof cell, " M=%ld %.1f (%.2f, %.2fx)", m, chosen, w.floor / chosen,
+        std::snprintf(cell, sizeof cell, " M=%ld %.1f (%.2f, %.2fx", m, chosen, w.floor / chosen,
                       base / chosen);
         w.row += cell;
+        if (e4m3) std::snprintf(cell, sizeof cell, ", %.2fx", base8 / chosen), w.row += cell;
+        w.row += ")";
       }
     }
     for (const Packed& w : packed) {

@@ -8,6 +8,15 @@
 // N, K, the card and, unless batch_invariant is set, M. It never depends on timing: equal calls
 // give equal bits.
 //
+// 8-bit activations: with LinearType::kE4M3 the rows of X are e4m3 bytes (no NaN) whose scales are
+// the call's token_scales. FP8 matrix units multiply them with weights converted to e5m2 or e4m3,
+// at twice the 16-bit rate. Products are exact too, but these units sum in 13 bits: sums of at most
+// 128 products are added to FP32 (relative error of a sum about 1e-4 on normal data, 6e-4 where all
+// terms have one sign). Formats: e2m1, e2m2, e3m1, e3m2, e2m3 with channel scales; mxfp4; at a
+// lower rate mxfp6_e3m2, mxfp6_e2m3 and :g32, :g64, :g128 of e2m1, e3m2 and e2m3. Rows of mxfp4
+// whose block exponents spread over more than 2^26 take that lower rate too; nothing is rounded.
+// nvfp4 and dense weights are refused.
+//
 // Example:
 //   LinearWeight w;  // format "e3m2", rows, cols, codes, outer_scales
 //   LinearPlan plan;
@@ -28,7 +37,7 @@ namespace sub8 {
 
 using sub8_stream = void*;  // a cudaStream_t; null is the default stream
 
-enum class LinearType : uint32_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
+enum class LinearType : uint32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kE4M3 = 3 };
 
 // code 0 is success; otherwise 1 internal, 2 invalid argument, 4 corrupt data, 5 unsupported,
 // 6 resource exhausted, 7 device lost. The message says what, where, expected and got.
@@ -64,15 +73,15 @@ struct LinearPlan {
 
 struct LinearCall {
   const void* x = nullptr;  // [M, K] of the plan's activation type, row stride ldx elements
-  int64_t ldx = 0;          // 0: K. Fastest where x is 16-byte aligned and ldx a multiple of 8
+  int64_t ldx = 0;          // 0: K. Fastest where x and rows are 16-byte aligned
   int64_t m = 0;            // 0 is allowed and does nothing
   void* y = nullptr;        // [M, N] (fold: [M/2, N]), row stride ldy elements
   int64_t ldy = 0;          // 0: N
-  LinearType y_type = LinearType::kBF16;
-  const float* token_scales = nullptr;  // per row of Y, multiplied with the weight's scale first
-  const float* bias = nullptr;          // [N], added after scaling
-  const void* residual = nullptr;       // like Y, added last; may be Y itself
-  int64_t ld_residual = 0;              // 0: N
+  LinearType y_type = LinearType::kBF16;  // not kE4M3
+  const float* token_scales = nullptr;    // per row of Y, multiplied with the weight's scale first
+  const float* bias = nullptr;            // [N], added after scaling
+  const void* residual = nullptr;         // like Y, added last; may be Y itself
+  int64_t ld_residual = 0;                // 0: N
   bool fold = false;  // M-Ext: rows 2i (base) and 2i+1 (residue) of X are added in FP32; M is even
   // The kernel may start reading the weight before the work ahead of it in the stream has finished.
   // Allowed where that work does not write the packed weight. X, Y and the rest are always awaited.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/linear/cuda/select.h"
+#include "pack/cuda/byte_layout.h"
 
 namespace sub8::kernels::linear {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 KernelEntry tile(MainLoop loop, int tokens, int rows, int units, int cluster, int residents,
                  int teams) {
   KernelEntry e = {};
-  e.codec = "e3m2", e.element = format::kE3M2, e.type = format::Half::kBF16;
+  e.codec = "e3m2", e.element = format::kE3M2, e.operand = pack::Operand::kBF16;
   e.loop = loop, e.tokens = tokens, e.rows = rows, e.units = units, e.cluster = cluster;
   e.ctas_per_sm = 1, e.residents = residents, e.teams = teams;
   e.x_bytes = static_cast<uint32_t>(tokens * 128 * units);
@@ -35,6 +36,21 @@ const std::vector<KernelEntry>& tiles() {
   return list;
 }
 
+KernelEntry byte_tile(int tokens, int rows, int units, int cluster) {
+  KernelEntry e = tile(MainLoop::kByteWarpgroup, tokens, rows, units, cluster, 1, 2);
+  e.codec = "e2m1_g32", e.element = format::kE2M1, e.groups = pack::GroupKind::k32;
+  e.operand = pack::Operand::kE4M3;
+  return e;
+}
+
+// Tiles like those of byte_instances.cu.
+const std::vector<KernelEntry>& byte_tiles() {
+  static const std::vector<KernelEntry> list = {byte_tile(16, 256, 2, 1), byte_tile(32, 256, 2, 1),
+                                                byte_tile(64, 256, 2, 1), byte_tile(128, 128, 2, 2),
+                                                byte_tile(256, 128, 1, 2)};
+  return list;
+}
+
 const Card kCard;
 
 pack::CudaLinearLayout layout_of(const char* format, int64_t rows, int64_t cols) {
@@ -47,6 +63,8 @@ pack::CudaLinearLayout layout_of(const char* format, int64_t rows, int64_t cols)
 
 #define SUB8_NO_KERNELS(name) \
   KernelEntryList kernel_entries_##name() { return {nullptr, 0}; }
+#define SUB8_NO_BYTE_KERNELS(name) \
+  KernelEntryList byte_entries_##name() { return {nullptr, 0}; }
 SUB8_NO_KERNELS(dense)
 SUB8_NO_KERNELS(e2m0)
 SUB8_NO_KERNELS(e1m1)
@@ -60,6 +78,16 @@ SUB8_NO_KERNELS(e2m3)
 SUB8_NO_KERNELS(e2m3_g32)
 SUB8_NO_KERNELS(e3m3)
 SUB8_NO_KERNELS(e4m3)
+SUB8_NO_BYTE_KERNELS(e2m1)
+SUB8_NO_BYTE_KERNELS(e2m2)
+SUB8_NO_BYTE_KERNELS(e3m1)
+SUB8_NO_BYTE_KERNELS(e3m2)
+SUB8_NO_BYTE_KERNELS(e3m2_g32)
+SUB8_NO_BYTE_KERNELS(e2m3)
+SUB8_NO_BYTE_KERNELS(e2m3_g32)
+KernelEntryList byte_entries_e2m1_g32() {
+  return {byte_tiles().data(), static_cast<int>(byte_tiles().size())};
+}
 KernelEntryList kernel_entries_e3m2() { return {tiles().data(), static_cast<int>(tiles().size())}; }
 
 namespace {
@@ -76,6 +104,29 @@ TEST(LinearSelect, MoreRowsTakeLargerTiles) {
       EXPECT_LE(found[i - 1].estimate_us, found[i].estimate_us);
   }
   EXPECT_EQ(last, 256);
+}
+
+TEST(LinearSelect, ByteKernelsServeByteLayoutsOnly) {
+  const format::WeightFormat mxfp4 = format::parse_weight_format("mxfp4").value();
+  const auto bytes = pack::make_cuda_byte_layout(mxfp4, 8192, 8192).value();
+  EXPECT_TRUE(candidates(layout_of("mxfp4", 8192, 8192), 16, kCard, {}, nullptr).empty());
+  int last = 0;
+  for (const int64_t m : {1, 16, 32, 64, 128, 4096}) {
+    const std::vector<Choice> found = candidates(bytes, m, kCard, {}, nullptr);
+    ASSERT_EQ(found.size(), byte_tiles().size());
+    EXPECT_GE(found[0].entry.tokens, last) << "M = " << m;
+    last = found[0].entry.tokens;
+    const Division d = divide(found[0].entry, 1, bytes, m, kCard.sms);
+    EXPECT_EQ(int64_t{d.k_stages} * found[0].entry.units * 128, 8192);
+  }
+  EXPECT_EQ(kernel_id(byte_tiles()[0]), "linear_e2m1_g32_e4m3_wgmma_256x16x256_w2");
+  Wanted wanted;
+  wanted.batch_invariant = true;
+  for (const Choice& c : candidates(bytes, 20, kCard, wanted, nullptr)) {
+    EXPECT_EQ(c.entry.units, 2);
+    EXPECT_GE(c.entry.tokens, 20);
+    EXPECT_LE(c.entry.tokens, kInvariantRows);
+  }
 }
 
 TEST(LinearSelect, DivisionCoversAllWork) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs everything that needs a GPU, with nothing but the CUDA toolkit and a C++20 compiler.
 #
-#   tools/gpu/run.sh build [codec ...]     all codecs of instances.inc, or those named
+#   tools/gpu/run.sh build [codec ...]     all codecs of instances.inc and byte_instances.inc (names with bytes_ in
+#                                          front), or those named
 #   tools/gpu/run.sh test [format] [quick]  (no format: all, in parallel processes)
 #   tools/gpu/run.sh bench ARGS...         (see bench/gpu/linear_gpu.cu)
 #   tools/gpu/run.sh sanitize [format]     the quick tests under compute-sanitizer
@@ -13,7 +14,7 @@ BUILD=${BUILD:-build/gpu}
 JOBS=${JOBS:-$(nproc)}
 NVCC=${NVCC:-nvcc}
 FLAGS="-std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode arch=compute_90a,code=sm_90a ${NVCC_FLAGS:-}"
-LIST=src/kernels/linear/cuda/instances.inc
+LISTS=src/kernels/linear/cuda
 
 build() {
   mkdir -p "$BUILD"
@@ -21,23 +22,32 @@ build() {
   local compile="sh src/kernels/linear/cuda/compile.sh"
   local commands="$BUILD/commands"
   : >"$commands"
-  # One object per codec. Codecs left out still need their entry list: an empty one.
-  sed -n 's/^X(\([a-z0-9_]*\), *\([A-Za-z0-9:]*\), *\([A-Za-z0-9]*\))/\1 \2 \3/p' $LIST | while read -r name element groups; do
-    local skip=""
-    if [ $# -gt 0 ] && [[ "$only" != *" $name "* ]]; then skip="-DSUB8_LINEAR_EMPTY"; fi
-    echo "$compile $NVCC $FLAGS $skip -DSUB8_LINEAR_CODEC=$name -DSUB8_LINEAR_ELEMENT=$element -DSUB8_LINEAR_GROUPS=$groups -c src/kernels/linear/cuda/instances.cu -o $BUILD/codec_$name.o >$BUILD/codec_$name.log 2>&1 || { cat $BUILD/codec_$name.log; exit 255; }"
+  # One object per codec and list. Codecs left out still need their entry list: an empty one.
+  local list
+  for list in instances byte_instances; do
+    sed -n 's/^X(\([a-z0-9_]*\), *\([A-Za-z0-9:]*\), *\([A-Za-z0-9]*\))/\1 \2 \3/p' $LISTS/$list.inc | while read -r name element groups; do
+      local skip="" full=$name
+      if [ $list = byte_instances ]; then full=bytes_$name; fi
+      if [ $# -gt 0 ] && [[ "$only" != *" $full "* ]]; then skip="-DSUB8_LINEAR_EMPTY"; fi
+      echo "$compile $NVCC $FLAGS $skip -DSUB8_LINEAR_CODEC=$name -DSUB8_LINEAR_ELEMENT=$element -DSUB8_LINEAR_GROUPS=$groups -c $LISTS/$list.cu -o $BUILD/codec_$full.o >$BUILD/codec_$full.log 2>&1 || { cat $BUILD/codec_$full.log; exit 255; }"
+    done
   done >>"$commands"
   local sources="src/kernels/linear/cuda/stage_rows.cu src/kernels/linear/cuda/linear.cc src/kernels/linear/cuda/select.cc src/pack/cuda/linear_layout.cc
+    src/pack/cuda/byte_layout.cc src/pack/cuda/weight_source.cc
     src/format/placement.cc src/format/weight_format.cc src/base/error.cc src/base/check.cc src/base/thread_pool.cc
-    tests/gpu/linear_gpu_test.cu bench/gpu/linear_gpu.cu"
+    tests/gpu/linear_gpu_test.cu tests/gpu/linear_bytes_gpu_test.cu bench/gpu/linear_gpu.cu"
   for s in $sources; do
     local o="$BUILD/$(basename "$s" | tr . _).o"
     echo "$compile $NVCC $FLAGS -c $s -o $o >$o.log 2>&1 || { cat $o.log; exit 255; }" >>"$commands"
   done
   tr '\n' '\0' <"$commands" | xargs -0 -P "$JOBS" -I{} bash -c '{}'
   local common="$BUILD/stage_rows_cu.o $BUILD/linear_cc.o $BUILD/select_cc.o $BUILD/linear_layout_cc.o $BUILD/placement_cc.o
+    $BUILD/byte_layout_cc.o $BUILD/weight_source_cc.o
     $BUILD/weight_format_cc.o $BUILD/error_cc.o $BUILD/check_cc.o $BUILD/thread_pool_cc.o"
-  $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu_test" "$BUILD/linear_gpu_test_cu.o" $common "$BUILD"/codec_*.o -lpthread
+  local test
+  for test in linear_gpu_test linear_bytes_gpu_test; do
+    $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/$test" "$BUILD/${test}_cu.o" $common "$BUILD"/codec_*.o -lpthread
+  done
   $NVCC -gencode arch=compute_90a,code=sm_90a -o "$BUILD/linear_gpu" "$BUILD/linear_gpu_cu.o" $common "$BUILD"/codec_*.o -lcublasLt -lpthread
 }
 
@@ -46,16 +56,19 @@ shift || true
 case "$verb" in
   build) build "$@" ;;
   test)  # formats side by side: most of the time is the CPU's, for packing and references
-    if [ $# -eq 0 ]; then
-      "$BUILD/linear_gpu_test" list | tr '\n' '\0' | xargs -0 -P 8 -I{} "$BUILD/linear_gpu_test" {}
-    else
-      "$BUILD/linear_gpu_test" "$@"
-    fi
+    for name in linear_gpu_test linear_bytes_gpu_test; do
+      if [ $# -eq 0 ]; then
+        "$BUILD/$name" list | tr '\n' '\0' | xargs -0 -P 8 -I{} "$BUILD/$name" {}
+      elif [ "$1" = all ] || "$BUILD/$name" list | grep -qx "$1"; then
+        "$BUILD/$name" "$@"
+      fi
+    done
     ;;
   bench) "$BUILD/linear_gpu" "$@" ;;
   sanitize)
     for tool in memcheck racecheck synccheck; do
       compute-sanitizer --tool $tool "$BUILD/linear_gpu_test" "${1:-e3m2}" quick
+      compute-sanitizer --tool $tool "$BUILD/linear_bytes_gpu_test" "${1:-e3m2}" tiny
     done
     ;;
   *) sed -n '2,10p' "$0"; exit 2 ;;

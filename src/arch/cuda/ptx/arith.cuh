@@ -50,6 +50,13 @@ __device__ __forceinline__ uint32_t high_twice(uint32_t x) {
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
 }
+// The same without masking the selectors, whose fourth bits must be clear.
+__device__ __forceinline__ uint32_t permute_bytes_unmasked(uint32_t a, uint32_t b,
+                                                           uint32_t selectors) {
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selectors));
+  return out;
+}
 // Two floats as 16-bit halves, nearest even; `low` in the low half.
 template <format::Half T>
 __device__ __forceinline__ uint32_t round_pair(float low, float high) {

@@ -21,6 +21,7 @@ template <int Pending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
+__device__ __forceinline__ void pin(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 template <int Count>
 __device__ __forceinline__ void pin(float (&d)[Count]) {
 #pragma unroll

@@ -23,6 +23,7 @@ struct FragmentPolicy {
   static constexpr int kResidents = Residents;
   static constexpr int kTokens = Tokens;
   static constexpr int kCluster = 1;
+  static constexpr int kBoxCols = 64;
   static constexpr int kBoxRows = Tokens;
   static constexpr int kWarps = Warps;
   static constexpr int kRowTiles = RowTiles;  // tiles of 16 rows per warp

@@ -14,7 +14,7 @@ template <class P>
 KernelEntry entry(const char* name, MainLoop loop, const void* kernel) {
   return {.codec = name,
           .element = P::Codec::kElement,
-          .type = P::Codec::kType,
+          .operand = P::Codec::kType == Half::kF16 ? pack::Operand::kF16 : pack::Operand::kBF16,
           .groups = P::Codec::kGroups,
           .loop = loop,
           .tokens = P::kTokens,

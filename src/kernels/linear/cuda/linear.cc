@@ -18,6 +18,7 @@
 #include "kernels/linear/cuda/params.h"
 #include "kernels/linear/cuda/select.h"
 #include "kernels/linear/cuda/stage_rows.h"
+#include "pack/cuda/byte_layout.h"
 #include "pack/cuda/linear_layout.h"
 
 namespace sub8 {
@@ -64,11 +65,12 @@ Result<Device> current_device() {
 Result<pack::CudaLinearLayout> layout_of(const LinearPlan& plan) {
   SUB8_ASSIGN_OR_RETURN(const format::WeightFormat f, format::parse_weight_format(plan.format));
   if (plan.activation == LinearType::kF32)
-    return invalid_argument("activations are f16 or bf16, not f32");
-  SUB8_ASSIGN_OR_RETURN(
-      pack::CudaLinearLayout layout,
-      pack::make_cuda_linear_layout(
-          f, plan.rows, plan.cols, plan.activation == LinearType::kF16 ? Half::kF16 : Half::kBF16));
+    return invalid_argument("activations are f16, bf16 or e4m3, not f32");
+  const Half half = plan.activation == LinearType::kF16 ? Half::kF16 : Half::kBF16;
+  SUB8_ASSIGN_OR_RETURN(pack::CudaLinearLayout layout,
+                        plan.activation == LinearType::kE4M3
+                            ? pack::make_cuda_byte_layout(f, plan.rows, plan.cols)
+                            : pack::make_cuda_linear_layout(f, plan.rows, plan.cols, half));
   if (plan.layout_id != 0 && plan.layout_id != static_cast<uint32_t>(layout.id))
     return unsupported("packed layout " + std::to_string(plan.layout_id) +
                        " is not known to this build, which writes " +
@@ -114,9 +116,15 @@ size_t exchange_bytes(const pack::CudaLinearLayout& layout, const Device& device
   }
   return kCounterBytes + most;
 }
-size_t staged_row_elements(int64_t k) { return static_cast<size_t>(round_up<int64_t>(k, 8)); }
-size_t staged_bytes(int64_t m, int64_t k) {
-  return round_up<size_t>(static_cast<size_t>(m) * staged_row_elements(k) * 2, 256);
+// Of activations. The tensor copy addresses rows in units of 16 bytes.
+int64_t element_bytes(pack::Operand type) { return type == pack::Operand::kE4M3 ? 1 : 2; }
+size_t staged_row_elements(const pack::CudaLinearLayout& layout) {
+  return static_cast<size_t>(round_up<int64_t>(layout.cols, 16 / element_bytes(layout.operand())));
+}
+size_t staged_bytes(const pack::CudaLinearLayout& layout, int64_t m) {
+  return round_up<size_t>(static_cast<size_t>(m) * staged_row_elements(layout) *
+                              static_cast<size_t>(element_bytes(layout.operand())),
+                          256);
 }
 
 using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
@@ -137,22 +145,26 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
-// X as [m, k] with rows of `stride` elements, in boxes of 64 x box_rows; outside it reads zero.
-Status make_x_map(kl::TensorMap* out, const void* x, Half type, int64_t m, int64_t k,
+// X as [m, k] with rows of `stride` elements, in boxes of 128 bytes x box_rows; outside it reads
+// zero.
+Status make_x_map(kl::TensorMap* out, const void* x, pack::Operand type, int64_t m, int64_t k,
                   int64_t stride, int box_rows) {
   static_assert(sizeof(CUtensorMap) == sizeof(kl::TensorMap));
   const EncodeTiled encode = encode_tiled();
   if (encode == nullptr) return unsupported("the CUDA driver lacks cuTensorMapEncodeTiled");
   const cuuint64_t dims[2] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(m)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride) * 2};
-  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride * element_bytes(type))};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / element_bytes(type)),
+                             static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
   CUtensorMap map;
-  const CUresult r = encode(
-      &map, type == Half::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      2, const_cast<void*>(x), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUtensorMapDataType data_type =
+      type == pack::Operand::kF16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+      : type == pack::Operand::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                     : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  const CUresult r = encode(&map, data_type, 2, const_cast<void*>(x), dims, strides, box, steps,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS)
     return internal_error("cuTensorMapEncodeTiled failed with code " + std::to_string(r));
   std::memcpy(out, &map, sizeof(map));
@@ -210,18 +222,27 @@ Status check_call(const LinearPlan& plan, const LinearCall& call) {
     return invalid_argument("ldy or ld_residual is below N = " + std::to_string(plan.rows));
   if (call.m > 0 && (call.x == nullptr || call.y == nullptr))
     return invalid_argument("x and y must not be null");
+  if (call.y_type == LinearType::kE4M3) return invalid_argument("y is f32, f16 or bf16, not e4m3");
   if (call.fold && call.m % 2 != 0)
     return invalid_argument("fold needs an even number of rows, got m = " + std::to_string(call.m));
   return {};
 }
 
 // What the tensor copy can address. Leading dimensions are set.
-bool rows_are_aligned(const LinearCall& call) {
-  return reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && call.ldx % 8 == 0;
+bool rows_are_aligned(const pack::CudaLinearLayout& layout, const LinearCall& call) {
+  return reinterpret_cast<uintptr_t>(call.x) % 16 == 0 &&
+         call.ldx * element_bytes(layout.operand()) % 16 == 0;
 }
 
 void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
   if (layout.group_kind() != pack::GroupKind::k32) return;
+  if (layout.bytes()) {
+    const pack::ScaleDecode decode = pack::scale_decode(layout.format);
+    p.scale_mask = 1u << decode.shift;
+    p.scale_base = decode.base;
+    p.scale_modes = reinterpret_cast<const uint32_t*>(p.weights + layout.mode_offset());
+    return;
+  }
   p.scale_pairs = layout.format.group > 32 ? 2 : 1;
   const bool exponents =
       layout.format.block_scale == format::BlockScale::kE8M0 && layout.activation() == Half::kBF16;
@@ -280,23 +301,23 @@ Status run_rows(const pack::CudaLinearLayout& layout, const void* packed, const 
   const kl::KernelEntry& e = choice.entry;
   const void* x = call.x;
   int64_t ldx = call.ldx;
-  const bool aligned = rows_are_aligned(call);
+  const bool aligned = rows_are_aligned(layout, call);
   if (!aligned) {
     void* staged = workspace + exchange_bytes(layout, device);
-    const cudaError_t r = kl::stage_rows(x, ldx, staged, staged_row_elements(layout.cols), call.m,
-                                         layout.cols, stream);
+    const cudaError_t r =
+        kl::stage_rows(x, ldx, staged, staged_row_elements(layout), call.m, layout.cols,
+                       static_cast<int>(element_bytes(layout.operand())), stream);
     if (r != cudaSuccess)
       return Error{ErrorCode::kDeviceLost, std::string("stage_rows: ") + cudaGetErrorString(r)};
     x = staged;
-    ldx = static_cast<int64_t>(staged_row_elements(layout.cols));
+    ldx = static_cast<int64_t>(staged_row_elements(layout));
   }
   // The sliced loop copies the rows that there are.
   const bool sliced = e.loop == kl::MainLoop::kSliced;
   const int box_rows = sliced ? static_cast<int>(call.m) : e.tokens / e.cluster;
   kl::SlicedParams whole = {};
   kl::RingParams& p = whole.ring;
-  SUB8_RETURN_IF_ERROR(
-      make_x_map(&p.x, x, layout.activation(), call.m, layout.cols, ldx, box_rows));
+  SUB8_RETURN_IF_ERROR(make_x_map(&p.x, x, layout.operand(), call.m, layout.cols, ldx, box_rows));
   p.weights = static_cast<const uint8_t*>(packed);
   p.multipliers = reinterpret_cast<const float*>(p.weights + layout.multiplier_offset());
   p.token_scales = call.token_scales;
@@ -348,7 +369,7 @@ Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* wo
   if (call.ldy == 0) call.ldy = plan.rows;
   if (call.ld_residual == 0) call.ld_residual = plan.rows;
   const size_t need = exchange_bytes(layout, device) +
-                      (rows_are_aligned(call) ? 0 : staged_bytes(call.m, plan.cols));
+                      (rows_are_aligned(layout, call) ? 0 : staged_bytes(layout, call.m));
   if (workspace == nullptr || workspace_bytes < need)
     return invalid_argument("workspace of " + std::to_string(need) + " bytes needed, " +
                             std::to_string(workspace == nullptr ? 0 : workspace_bytes) + " given");
@@ -358,12 +379,13 @@ Status run(const LinearPlan& plan, const void* packed, LinearCall call, void* wo
   uint8_t* const work = static_cast<uint8_t*>(workspace);
   if (!call.batch_invariant) return run_rows(layout, packed, call, work, device, stream, tuning);
   // Split points depend on the number of row tiles of X, so each launch gets one.
+  const int64_t x_row_bytes = call.ldx * element_bytes(layout.operand());
   const int64_t element = call.y_type == LinearType::kF32 ? 4 : 2;
   for (int64_t row = 0; row < call.m; row += kl::kInvariantRows) {
     LinearCall part = call;
     const int64_t y_row = call.fold ? row / 2 : row;
     part.m = std::min(call.m - row, kl::kInvariantRows);
-    part.x = static_cast<const uint8_t*>(call.x) + row * call.ldx * 2;
+    part.x = static_cast<const uint8_t*>(call.x) + row * x_row_bytes;
     part.y = static_cast<uint8_t*>(call.y) + y_row * call.ldy * element;
     if (call.residual != nullptr)
       part.residual =
@@ -409,7 +431,7 @@ size_t linear_workspace_bytes(const LinearPlan& plan, int64_t m) {
   const Result<Device> device = current_device();
   const Result<pack::CudaLinearLayout> layout = layout_of(plan);
   if (!layout.ok()) return 0;
-  return exchange_bytes(*layout, device.ok() ? *device : Device{}) + staged_bytes(m, plan.cols);
+  return exchange_bytes(*layout, device.ok() ? *device : Device{}) + staged_bytes(*layout, m);
 }
 
 LinearStatus run_linear(const LinearPlan& plan, const void* packed, const LinearCall& call,

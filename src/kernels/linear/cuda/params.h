@@ -13,7 +13,7 @@ struct alignas(64) TensorMap {
 };
 
 struct RingParams {
-  TensorMap x;  // activations [M, K], 16 bits, boxes of 64 k x tile_m (or tile_m / cluster) rows
+  TensorMap x;  // activations [M, K], boxes of 128 bytes of k x tile_m (or tile_m / cluster) rows
   const uint8_t* weights;
   const float* multipliers;   // per output channel
   const float* token_scales;  // per row of X, or null
@@ -41,8 +41,9 @@ struct RingParams {
   uint32_t stages;  // ring slots
   // Block scales of 32 and more elements.
   uint32_t scale_pairs;  // row pairs per word of scales: 1 or 2
-  uint32_t scale_mask;
+  uint32_t scale_mask;   // 8-bit kernels: 2^shift of a scale byte
   uint32_t scale_base;
+  const uint32_t* scale_modes;  // 8-bit kernels: per packed row tile, pack::ScaleMode
 };
 
 // Of sliced_kernel.cuh. The line of work that RingParams divides is that of the first rest_tiles

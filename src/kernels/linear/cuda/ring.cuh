@@ -47,7 +47,7 @@ __device__ __forceinline__ void copy_activations(const RingParams& p, const Ring
   for (int box = 0; box < P::kUnits; ++box) {
     const uint32_t dst = ring.x(s) + box * P::kXBoxBytes + rank * P::kBoxRows * 128;
     const int row = seg.token_tile * P::kTokens + rank * P::kBoxRows;
-    const int col = (P::kUnits * k + box) * 64;
+    const int col = (P::kUnits * k + box) * P::kBoxCols;
     if constexpr (P::kCluster == 1) {
       ptx::tensor_copy_2d(dst, &p.x, col, row, ring.full_bar(s), policy);
     } else {

@@ -9,12 +9,18 @@ namespace {
 
 constexpr double kBytesPerNs = 4700.0 / 132;  // per SM, of weights from memory
 
-// Nanoseconds in which an SM works through 64 rows x 64 k if memory is no limit.
+// Nanoseconds in which an SM works through a unit of 64 rows if memory is no limit.
 double unit_ns(const KernelEntry& e, int ctas_per_sm, bool one_token_tile) {
   if (e.loop == MainLoop::kFragment) {
     // Eight warps alone do not hide all latencies.
     const bool few_warps = e.teams * ctas_per_sm < 16;
     return e.tokens == 8 ? (few_warps ? 77 : 67) : (few_warps ? 86 : 77);
+  }
+  if (e.loop == MainLoop::kByteWarpgroup) {  // 128 k
+    if (e.tokens <= 16) return 136;
+    if (e.tokens <= 32) return 145;
+    if (e.tokens <= 64) return 200;
+    return e.tokens <= 128 ? 325 : 635;
   }
   if (e.tokens <= 16) return 82;
   if (e.tokens <= 32) return 90;
@@ -33,8 +39,9 @@ std::string refusal(const KernelEntry& e, const pack::CudaLinearLayout& layout, 
       2)
     return "shared memory holds no two ring slots of " +
            std::to_string(ring_slot_size(e, layout.piece_bytes(), m)) + " bytes";
-  if (wanted.batch_invariant && (e.loop != MainLoop::kWarpgroup || e.tokens > kInvariantRows ||
-                                 e.cluster > 1 || e.units != 2))
+  const bool line = e.loop == MainLoop::kWarpgroup || e.loop == MainLoop::kByteWarpgroup;
+  if (wanted.batch_invariant && (!line || e.tokens > kInvariantRows || e.cluster > 1 ||
+                                 e.units != 2 || e.rows != pack::kTileRows))
     return "its order of sums is not that of every M";
   if (wanted.batch_invariant && e.tokens < m)
     return "a second tile of rows would move the split points";
@@ -51,6 +58,9 @@ const std::vector<KernelEntry>& all_kernels() {
     };
 #define X(name, element, groups) add(kernel_entries_##name());
 #include "kernels/linear/cuda/instances.inc"
+#undef X
+#define X(name, element, groups) add(byte_entries_##name());
+#include "kernels/linear/cuda/byte_instances.inc"
 #undef X
     return out;
   }();
@@ -81,20 +91,23 @@ uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int64_t m, int re
 }
 
 std::string kernel_id(const KernelEntry& e) {
+  const int piece_cols = (e.operand == pack::Operand::kE4M3 ? 2 : 1) * pack::kPieceCols;
   std::string id = "linear_" + std::string(e.codec) +
-                   (e.type == format::Half::kF16 ? "_f16" : "_bf16") +
+                   (e.operand == pack::Operand::kF16    ? "_f16"
+                    : e.operand == pack::Operand::kBF16 ? "_bf16"
+                                                        : "_e4m3") +
                    (e.loop == MainLoop::kFragment ? "_mma_"
                     : e.loop == MainLoop::kSliced ? "_sliced_"
                                                   : "_wgmma_") +
                    std::to_string(e.rows) + "x" + std::to_string(e.tokens) + "x" +
-                   std::to_string(e.units * pack::kPieceCols) + "_w" + std::to_string(e.teams);
+                   std::to_string(e.units * piece_cols) + "_w" + std::to_string(e.teams);
   if (e.cluster > 1) id += "_c" + std::to_string(e.cluster);
   return id;
 }
 
 bool runs(const KernelEntry& e, const pack::CudaLinearLayout& layout) {
   const format::ElementFormat element = layout.format.dense ? kDense : layout.format.element;
-  return e.element == element && e.type == layout.activation() && e.groups == layout.group_kind();
+  return e.element == element && e.operand == layout.operand() && e.groups == layout.group_kind();
 }
 
 Division divide(const KernelEntry& e, int ctas_per_sm, const pack::CudaLinearLayout& layout,

@@ -8,9 +8,9 @@
 
 namespace sub8::kernels::linear {
 
-// m rows of k 16-bit values, from stride src_ld to stride dst_ld (elements); the tail is not
-// written.
+// m rows of k values of 1 or 2 bytes, from stride src_ld to stride dst_ld (elements); the tail is
+// not written.
 cudaError_t stage_rows(const void* src, int64_t src_ld, void* dst, size_t dst_ld, int64_t m,
-                       int64_t k, cudaStream_t stream);
+                       int64_t k, int element_bytes, cudaStream_t stream);
 
 }  // namespace sub8::kernels::linear

@@ -52,6 +52,7 @@ struct WarpgroupPolicy {
   static_assert(kWarpgroups == 2 || kWarpgroups == 4);
   static_assert(kWarpgroups * kConsumerRegisters + kProducerRegisters <=
                 65536 / (8 * kThreads) * 8 * kThreads / 128);
+  static constexpr int kBoxCols = 64;
   static constexpr int kBoxRows = kTokens / kCluster;
   static constexpr uint32_t kXBoxBytes = kTokens * 128;  // 64 k of all tokens
   static constexpr uint32_t kXBytes = kUnits * kXBoxBytes;
