@@ -141,7 +141,9 @@ void check_round_trip(const std::string& name, int64_t rows, int64_t cols, int s
   int64_t inside = 0;
   for (int64_t tile = 0; tile < l.row_tiles(); ++tile) {
     const ScaleMode mode = mode_of(l, packed, tile);
-    if (l.format.group != 0) ASSERT_EQ(mode, want_mode);
+    if (l.format.group != 0) {
+      ASSERT_EQ(mode, want_mode);
+    }
     for (int64_t p = 0; p < l.k_pieces() * kPiecesPerTile; ++p) {
       const uint8_t* piece =
           packed.data() + (tile * l.k_pieces() * kPiecesPerTile + p) * l.piece_bytes();
