@@ -42,7 +42,7 @@ void attend(benchmark::State& state, int heads, int kv_heads, int head_dim, KvTy
   auto cache = AlignedBuffer<uint8_t>::uninitialized(
                    static_cast<size_t>(pages * shape.kv.page_bytes()), &arena)
                    .value();
-  const int64_t elements = pages * shape.kv.page_bytes() / shape.kv.element_bytes();
+  const int64_t elements = pages * shape.kv.page_bytes() * 8 / shape.kv.element_bits();
   const auto values = random_floats(elements);
   for (int64_t i = 0; i < elements; ++i) {
     if (type == KvType::kF32) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "format/reference/block_reference.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embed/embed.h"
 #include "kernels/kernel_testing.h"
@@ -79,7 +80,7 @@ TEST(KvWrite, PutsTokensIntoTheirSlots) {
       for (int head_dim : {16, 24, 64}) {
         const KvLayout layout{type, 3, head_dim};
         const int64_t cols = 3 * head_dim;
-        const int64_t size = layout.element_bytes();
+        const int64_t size = layout.element_bits() / 8;
         ASSERT_EQ(layout.page_bytes(), 2 * 3 * 32 * head_dim * size);
         const int64_t pages = 4;
         std::vector<uint8_t> memory(static_cast<size_t>(pages * layout.page_bytes()), 0xff);
@@ -117,6 +118,71 @@ TEST(KvWrite, PutsTokensIntoTheirSlots) {
   }
 }
 
+// Codes and scales of every token against the block rules' independent reference; poison elsewhere.
+TEST(KvWrite, CodedPagesHoldTheReferencesBytes) {
+  ThreadPool pool(2);
+  const reference::Element e4m3(4, 3);
+  for (KvType type : {KvType::kFp8, KvType::kNvfp4}) {
+    for (int d : {16, 24, 64, 72}) {
+      for (const KvScales scales :
+           {KvScales{}, KvScales{0.01f, 0.003f}, KvScales{0x1p-40f, 7.0f}}) {
+        for (const bool round : {true, false}) {
+          const KvLayout layout{type, 3, d};
+          const int blocks = type == KvType::kNvfp4 ? (d + 15) / 16 : 0;
+          const int64_t data_bytes = type == KvType::kNvfp4 ? d / 2 : d;
+          ASSERT_EQ(layout.page_bytes(), 2 * 3 * 32 * (data_bytes + blocks));
+          std::vector<uint8_t> memory(static_cast<size_t>(2 * layout.page_bytes()), 0xee);
+          const std::vector<int64_t> slots = {32 + 31, 0, 7};
+          const int64_t cols = 3 * d;
+          auto k = random_values(20, static_cast<size_t>(3 * cols), 3.0f);
+          auto v = random_values(21, static_cast<size_t>(3 * cols), 3.0f);
+          std::fill_n(k.begin() + 16, 8, -0.0f);   // with 8 to follow: part of a block
+          std::fill_n(v.begin(), 16, 0.0f);        // a whole one
+          v[static_cast<size_t>(cols)] = 3000.0f;  // beyond V's largest scale where alpha is 1
+          k[static_cast<size_t>(cols)] = 3000.0f;
+          std::vector<uint8_t> want = memory;
+          for (int64_t r = 0; r < 3; ++r) {
+            for (int part = 0; part < 2; ++part) {
+              const auto& in = part == 0 ? k : v;
+              const double alpha = part == 0 ? scales.k : scales.v;
+              uint8_t* at = want.data() + slots[static_cast<size_t>(r)] / 32 * layout.page_bytes() +
+                            part * 3 * 32 * (data_bytes + blocks);
+              for (int h = 0; h < 3; ++h) {
+                std::vector<float> x(in.begin() + r * cols + h * d,
+                                     in.begin() + r * cols + (h + 1) * d);
+                if (round)
+                  for (float& value : x) value = format::round_to_bf16(value);
+                const int64_t token = h * 32 + slots[static_cast<size_t>(r)] % 32;
+                if (type == KvType::kFp8) {
+                  for (int i = 0; i < d; ++i)
+                    at[token * d + i] = static_cast<uint8_t>(e4m3.encode(
+                        reference::fp32(x[static_cast<size_t>(i)] * reference::fp32(1 / alpha))));
+                  continue;
+                }
+                const reference::Row row = reference::nvfp4_kv(alpha, part == 1, x);
+                for (int b = 0; b < blocks; ++b)
+                  at[3 * 32 * data_bytes + token * blocks + b] =
+                      static_cast<uint8_t>(row.block_scales[static_cast<size_t>(b)]);
+                for (int i = 0; i < d; i += 2)
+                  at[token * data_bytes + i / 2] =
+                      static_cast<uint8_t>(row.codes[static_cast<size_t>(i)] |
+                                           row.codes[static_cast<size_t>(i) + 1] << 4);
+              }
+            }
+          }
+          for (CpuPath path : paths_to_test()) {
+            std::vector<uint8_t> got = memory;
+            kv_write(path, pool, {k.data(), cols}, {v.data(), cols}, 3, slots.data(),
+                     {layout, got.data(), scales, round});
+            ASSERT_EQ(got, want) << kv_type_name(type) << " head_dim " << d << " alpha "
+                                 << scales.k;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(KvPages, RefusesLayoutsByName) {
   EXPECT_TRUE(check_kv_layout({KvType::kBF16, 3, 64}).ok());
   EXPECT_TRUE(check_kv_layout({KvType::kF32, 1, 256}).ok());
@@ -127,7 +193,9 @@ TEST(KvPages, RefusesLayoutsByName) {
     EXPECT_NE(status.error().message.find(std::to_string(head_dim)), std::string::npos);
   }
   EXPECT_FALSE(check_kv_layout({KvType::kBF16, 0, 64}).ok());
-  EXPECT_EQ(parse_kv_type("bf16").value(), KvType::kBF16);
+  EXPECT_TRUE(check_kv_layout({KvType::kNvfp4, 3, 24}).ok());
+  for (KvType type : {KvType::kF32, KvType::kBF16, KvType::kFp8, KvType::kNvfp4})
+    EXPECT_EQ(parse_kv_type(kv_type_name(type)).value(), type);
   EXPECT_FALSE(parse_kv_type("int8").ok());
 }
 

@@ -1,9 +1,11 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "base/check.h"
+#include "format/activation.h"
 #include "kernels/attention/kernels.h"
 
 namespace sub8::kernels {
@@ -18,14 +20,45 @@ constexpr int64_t kMaxPartialBytes = int64_t{16} << 20;
 
 constexpr int64_t align16(int64_t floats) { return (floats + 15) / 16 * 16; }
 
+constexpr int kMaxHeadDim = 256;
+
+constexpr std::array<std::string_view, 6> kKindNames = {"16-bit",  "fp8-query",  "fp4-query",
+                                                        "resattn", "resattn-v8", "resattn-pv16"};
+
+// One head of one token, quantised: values without alpha, [head_dim] of the base and where wanted
+// [head_dim] of the residue behind it. Returns alpha.
+float quantize_query(AttentionKind kind, const float* x, int head_dim, bool round, float* out) {
+  const bool fp8 = kind == AttentionKind::kFp8Query;
+  const auto f = fp8 ? format::ActivationFormat::kFp8 : format::ActivationFormat::kNvfp4;
+  const int block = fp8 ? head_dim : format::kNvfp4Block;
+  float values[kMaxHeadDim];
+  for (int i = 0; i < head_dim; ++i) values[i] = round ? format::round_to_bf16(x[i]) : x[i];
+  const float alpha = format::activation_alpha(f, format::abs_max(values, head_dim));
+  for (int term = 0; term < (has_query_residue(kind) ? 2 : 1); ++term, out += head_dim) {
+    for (int begin = 0; begin < head_dim; begin += block) {
+      const int count = std::min(block, head_dim - begin);
+      uint8_t codes[kMaxHeadDim];
+      const uint8_t scale = format::quantize_activation_block(f, format::MxRule::kEven,
+                                                              values + begin, count, alpha, codes);
+      const float factor = format::activation_scale(f, scale);
+      for (int i = 0; i < count; ++i)
+        out[begin + i] = format::decode_element(format::activation_element(f), codes[i]) * factor;
+      format::residue_block(f, values + begin, codes, count, scale, alpha, values + begin);
+    }
+  }
+  return alpha;
+}
+
 // Scratch of one thread, in floats.
 struct ScratchPlan {
-  int64_t q, scores, tile, part, state, total;
+  int64_t q, scale, scores, tile, decoded, part, state, total;
   explicit ScratchPlan(int64_t head_dim) {
     q = 0;
-    scores = q + kTileRows * head_dim;
+    scale = q + 2 * kTileRows * head_dim;
+    scores = scale + kTileRows;
     tile = scores + kTileRows * kAttentionSplitTokens;
-    part = tile + kPageTokens * head_dim;
+    decoded = tile + kPageTokens * head_dim;
+    part = decoded + kPageTokens * head_dim;
     state = part + kTileRows * (head_dim + 2);
     total = align16(state + kTileRows * (head_dim + 2));
   }
@@ -105,7 +138,23 @@ struct Step {
   QueryForm query_form() const {
     return shape.round_q && shape.kv.type == KvType::kBF16 ? kernels.rounded_form : QueryForm::kF32;
   }
-  void pack_queries(const Unit& u, float* packed) const {
+  int terms() const { return has_query_residue(shape.kind) ? 2 : 1; }
+  // The unit's queries as the kernels read them, and the factors of their scores.
+  void pack_queries(const Unit& u, float* scratch) const {
+    float* packed = scratch + plan.q;
+    float* factors = scratch + plan.scale;
+    if (quantises_queries(shape.kind)) {
+      const int d = shape.kv.head_dim;
+      for (int i = 0; i < u.rows(); ++i) {
+        const float* x =
+            q.data + (u.row + i / u.heads) * q.stride + int64_t{u.head + i % u.heads} * d;
+        const float alpha =
+            quantize_query(shape.kind, x, d, shape.round_q, packed + int64_t{i} * terms() * d);
+        factors[i] = alpha * shape.kv_scales.k * shape.scale;
+      }
+      return;
+    }
+    std::fill_n(factors, u.rows(), shape.scale);
     const int64_t values = int64_t{u.heads} * shape.kv.head_dim;
     const int64_t bytes = values * (query_form() == QueryForm::kBF16 ? 2 : 4);
     for (int t = 0; t < u.tokens; ++t) {
@@ -113,6 +162,16 @@ struct Step {
       kernels.pack_q(x, values, shape.round_q, query_form(),
                      reinterpret_cast<char*>(packed) + t * bytes);
     }
+  }
+
+  // The kinds that quantise queries leave alpha out of K and V and put it into the factors.
+  void set_multiplied_as_stored(SplitTask& task) const {
+    const AttentionKind kind = shape.kind;
+    const bool p_16_bit = kind == AttentionKind::kResAttnV8 || kind == AttentionKind::kResAttnPv16;
+    task.k.round_e4m3 = kind == AttentionKind::kFp8Query;
+    task.v.round_e4m3 = kind != AttentionKind::kResAttnPv16;
+    task.probability = p_16_bit ? ProbabilityForm::kBF16 : ProbabilityForm::kE4M3;
+    task.out_scale = p_16_bit ? shape.kv_scales.v : shape.kv_scales.v * 0x1p-8f;
   }
 
   void run_split(const Unit& u, int64_t split, float* scratch, const SoftmaxState& state) const {
@@ -129,20 +188,30 @@ struct Step {
     task.q = scratch + plan.q;
     task.q_form = query_form();
     task.rows = u.rows();
+    task.terms = terms();
     task.head_dim = kv.head_dim;
-    task.bf16 = kv.type == KvType::kBF16;
+    task.element = static_cast<PageElement>(kv.type);
     task.pages = pages;
     task.page_bytes = kv.page_bytes();
-    task.k_offset = u.kv_head * kv.head_bytes();
-    task.v_offset = kv.v_offset() + u.kv_head * kv.head_bytes();
+    task.k.offset = u.kv_head * kv.head_bytes();
+    task.k.scales_offset = kv.k_scales_offset() + u.kv_head * kv.head_scales();
+    task.v.offset = kv.v_offset() + task.k.offset;
+    task.v.scales_offset = kv.v_offset() + task.k.scales_offset;
+    if (quantises_queries(shape.kind)) {
+      set_multiplied_as_stored(task);
+    } else {
+      task.k.alpha = shape.kv_scales.k;
+      task.v.alpha = shape.kv_scales.v;
+    }
     task.page_table = rows[static_cast<size_t>(u.row)].page_table;
     task.first = first;
     task.last = last;
     task.split_begin = begin;
-    task.scale = shape.scale;
+    task.scale = scratch + plan.scale;
     task.soft_cap = shape.soft_cap;
     task.scores = scratch + plan.scores;
     task.tile = scratch + plan.tile;
+    task.decoded = scratch + plan.decoded;
     task.state = state;
     kernels.split(task);
   }
@@ -163,7 +232,7 @@ struct Step {
   void run_unit(const Unit& u, float* scratch) const {
     const SoftmaxState state = state_at(scratch + plan.state, u.rows(), shape.kv.head_dim);
     const SoftmaxState part = state_at(scratch + plan.part, u.rows(), shape.kv.head_dim);
-    pack_queries(u, scratch + plan.q);
+    pack_queries(u, scratch);
     run_split(u, split_begin(u), scratch, state);
     for (int64_t s = split_begin(u) + 1; s < split_end(u); ++s) {
       run_split(u, s, scratch, part);
@@ -202,7 +271,7 @@ void run_by_splits(ThreadPool& pool, const Step& step, int64_t total_splits, int
       bool packed = false;
       for (int64_t s = step.split_begin(u); s < step.split_end(u); ++s, ++before) {
         if (part_of(before, 1, total_splits, parts) == part) {
-          if (!packed) step.pack_queries(u, scratch + step.plan.q);
+          if (!packed) step.pack_queries(u, scratch);
           packed = true;
           step.run_split(u, s, scratch, state_at(partial, u.rows(), d));
         }
@@ -229,8 +298,30 @@ void run_by_splits(ThreadPool& pool, const Step& step, int64_t total_splits, int
 
 }  // namespace
 
+std::string_view attention_kind_name(AttentionKind kind) {
+  return kKindNames[static_cast<size_t>(kind)];
+}
+
+Result<AttentionKind> parse_attention_kind(std::string_view name) {
+  std::string names;
+  for (size_t i = 0; i < kKindNames.size(); ++i) {
+    if (name == kKindNames[i]) return static_cast<AttentionKind>(i);
+    names += (i == 0 ? "" : ", ") + std::string(kKindNames[i]);
+  }
+  return invalid_argument("'" + std::string(name) + "' is no kind of attention; there are " +
+                          names);
+}
+
 Status check_attention(const AttentionShape& shape) {
   SUB8_RETURN_IF_ERROR(check_kv_layout(shape.kv));
+  SUB8_RETURN_IF_ERROR(check_kv_scales(shape.kv_scales));
+  const bool coded = shape.kv.type == KvType::kNvfp4 || shape.kv.type == KvType::kFp8;
+  if ((needs_nvfp4_pages(shape.kind) && shape.kv.type != KvType::kNvfp4) ||
+      (quantises_queries(shape.kind) && !coded)) {
+    return unsupported("attention: '" + std::string(attention_kind_name(shape.kind)) + "' needs " +
+                       (needs_nvfp4_pages(shape.kind) ? "nvfp4" : "nvfp4 or fp8") +
+                       " KV pages, and these are " + std::string(kv_type_name(shape.kv.type)));
+  }
   if (shape.heads < 1 || shape.heads % shape.kv.kv_heads != 0) {
     return unsupported("attention: " + std::to_string(shape.heads) + " query heads do not share " +
                        std::to_string(shape.kv.kv_heads) + " KV heads evenly");

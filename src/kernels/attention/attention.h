@@ -2,6 +2,9 @@
 // sinks). K and V are read as stored, those of the step's own rows included, so kv_write comes
 // first.
 //
+// fp8 and nvfp4 pages are decoded, or, in the kinds that quantise queries, multiplied as stored
+// (attention_kind.h).
+//
 // Row r with position p sees the keys j with p - window < j <= p (window 0: all j <= p). score =
 // softcap(q.k * scale), softcap(s) = c * tanh(s / c). Softmax and sums are FP32.
 //
@@ -17,6 +20,7 @@
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kernels/attention/attention_kind.h"
 #include "kernels/kv_write/kv_pages.h"
 #include "kernels/rows.h"
 
@@ -29,6 +33,8 @@ struct AttentionShape {
   int heads =
       0;  // query heads, a multiple of kv.kv_heads; head h reads kv head h / (heads / kv_heads)
   KvLayout kv;
+  KvScales kv_scales;  // of fp8 and nvfp4 pages
+  AttentionKind kind = AttentionKind::k16Bit;
   float scale = 0;      // usually 1 / sqrt(head_dim)
   float soft_cap = 0;   // 0: none
   int window = 0;       // 0: none; keys with position - key < window are seen

@@ -69,30 +69,33 @@ SUB8_SIMD_INLINE void transpose_page(const typename Items::Type* keys,
 }
 
 // Scores of rows [row, row + R) against a transposed page whose first key is `base` of the split.
-// Lanes of keys that a row does not see become -inf.
-template <class Items, int R>
+// Lanes of keys that a row does not see become -inf. Each of a query's terms has a sum of its own;
+// the sums are added at the end (base plus residue).
+template <class Items, int R, int kTerms>
 SUB8_SIMD_INLINE void score_rows(const SplitTask& t, const float* tile, int base, int row) {
   constexpr int kVecs = kPage / kLanes;
   const int items = t.head_dim / Items::kValues;
-  const float* q = static_cast<const float*>(t.q) + row * items;
-  Vec sums[R][kVecs];
-  for (int r = 0; r < R; ++r)
+  const float* q = static_cast<const float*>(t.q) + row * kTerms * items;
+  Vec sums[R * kTerms][kVecs];
+  for (int r = 0; r < R * kTerms; ++r)
     for (int c = 0; c < kVecs; ++c) sums[r][c] = zero();
   for (int i = 0; i < items; ++i) {
     Vec keys[kVecs];
     for (int c = 0; c < kVecs; ++c) keys[c] = load_f32(tile + i * kPage + c * kLanes);
-    for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R * kTerms; ++r) {
       const Vec value = set1(q[r * items + i]);
       for (int c = 0; c < kVecs; ++c) sums[r][c] = Items::multiply_add(value, keys[c], sums[r][c]);
     }
   }
-  const Vec scale = set1(t.scale);
   const Vec cap = set1(t.soft_cap);
   for (int r = 0; r < R; ++r) {
+    const Vec scale = set1(t.scale[row + r]);
     const int first = t.first[row + r] - t.split_begin - base;
     const int last = t.last[row + r] - t.split_begin - base;
     for (int c = 0; c < kVecs; ++c) {
-      Vec s = mul(sums[r][c], scale);
+      Vec s = sums[r * kTerms][c];
+      if constexpr (kTerms == 2) s = add(s, sums[r * kTerms + 1][c]);
+      s = mul(s, scale);
       if (t.soft_cap != 0.0f) s = mul(cap, tanh(div(s, cap)));
       const int j = c * kLanes;
       if (j < first || j + kLanes > last) {
@@ -105,30 +108,49 @@ SUB8_SIMD_INLINE void score_rows(const SplitTask& t, const float* tile, int base
   }
 }
 
-template <class Items, int R>
+template <class Items, int R, int kTerms>
 SUB8_SIMD_INLINE void score_blocks(const SplitTask& t, const float* tile, int base, int& row) {
   for (; row + R <= t.rows; row += R) {
     // Bounds do not fall from row to row: these are the block's outer ones.
     const bool seen =
         t.last[row + R - 1] > t.split_begin + base && t.first[row] < t.split_begin + base + kPage;
-    if (seen) score_rows<Items, R>(t, tile, base, row);
+    if (seen) score_rows<Items, R, kTerms>(t, tile, base, row);
   }
 }
 
 // One page of keys for all rows. `base` is the page's first key within the split.
-template <class Items>
+template <class Items, int kTerms = 1>
 void score_page(const SplitTask& t, const uint8_t* page, const uint8_t* next, int base) {
   using Type = typename Items::Type;
   transpose_page<Items>(reinterpret_cast<const Type*>(page), reinterpret_cast<const Type*>(next),
                         t.head_dim, t.tile);
   int row = 0;
-  if constexpr (kWide) score_blocks<Items, 12>(t, t.tile, base, row);
-  if constexpr (kWide) score_blocks<Items, 6>(t, t.tile, base, row);
-  if constexpr (kLanes > 4) score_blocks<Items, 3>(t, t.tile, base, row);
-  score_blocks<Items, 1>(t, t.tile, base, row);
+  if constexpr (kTerms == 1) {
+    if constexpr (kWide) score_blocks<Items, 12, 1>(t, t.tile, base, row);
+    if constexpr (kWide) score_blocks<Items, 6, 1>(t, t.tile, base, row);
+    if constexpr (kLanes > 4) score_blocks<Items, 3, 1>(t, t.tile, base, row);
+  } else {
+    if constexpr (kWide) score_blocks<Items, 6, kTerms>(t, t.tile, base, row);
+    if constexpr (kWide) score_blocks<Items, 3, kTerms>(t, t.tile, base, row);
+  }
+  score_blocks<Items, 1, kTerms>(t, t.tile, base, row);
 }
 
-// Turns the scores of row i into exp(score - max); lanes outside its range hold -inf, hence 0.
+// The nearest E4M3 value, saturating; NaN stays NaN. Adding 1.5 * 2^20 powers of two has E4M3's
+// unit as its own, so that the addition rounds.
+SUB8_SIMD_INLINE Vec round_e4m3(Vec x) {
+  const Vec magnitude = min(set1(448.0f), abs(x));
+  const Vec magic = mul(max(exponent_power(magnitude), set1(0x1p-6f)), set1(0x1.8p20f));
+  return copy_sign(sub(add(magnitude, magic), magic), x);
+}
+
+SUB8_SIMD_INLINE Vec round_probability(Vec p, ProbabilityForm form) {
+  if (form == ProbabilityForm::kE4M3) return round_e4m3(mul(p, set1(256.0f)));
+  return form == ProbabilityForm::kBF16 ? round_bf16(p) : p;
+}
+
+// Turns the scores of row i into exp(score - max), rounded as V's factor; lanes outside its range
+// hold -inf, hence 0. The sum is that of the unrounded ones.
 void exponentiate_row(const SplitTask& t, int i) {
   const int begin = (t.first[i] - t.split_begin) / kLanes * kLanes;
   const int end = t.last[i] - t.split_begin;
@@ -140,7 +162,7 @@ void exponentiate_row(const SplitTask& t, int i) {
   Vec sum = zero();
   for (int j = begin; j < end; j += kLanes) {
     const Vec e = exp(sub(load_f32(scores + j), shift));
-    store_f32(scores + j, e);
+    store_f32(scores + j, round_probability(e, t.probability));
     sum = add(sum, e);
   }
   t.state.max[i] = top;
@@ -244,21 +266,63 @@ void convert_page(const uint16_t* from, const uint16_t* next, int count, float* 
   });
 }
 
+// A coded page [32][head_dim] as values, in t.decoded.
+void decode_page(const SplitTask& t, const PagePart& part, const uint8_t* page) {
+  const int64_t bytes = t.element == PageElement::kE4M3 ? t.head_dim : t.head_dim / 2;
+  const int64_t blocks = (t.head_dim + 15) / 16;
+  const uint8_t* data = page + part.offset;
+  const uint8_t* scales = page + part.scales_offset;
+  const Vec alpha = set1(part.alpha);
+  for (int token = 0; token < kPage; ++token, data += bytes, scales += blocks) {
+    float* out = t.decoded + token * t.head_dim;
+    if (t.element == PageElement::kE4M3) {
+      for_vectors(t.head_dim, [&](int64_t i, int lanes) {
+        const Vec value = mul(load_e4m3(data + i, lanes), alpha);
+        store_piece<F32Element>(out + i, part.round_e4m3 ? round_e4m3(value) : value, lanes);
+      });
+      continue;
+    }
+    for (int64_t b = 0; b < blocks; b += kLanes) {
+      const int count = static_cast<int>(blocks - b < kLanes ? blocks - b : kLanes);
+      float divisors[kLanes];
+      store_f32(divisors, mul(alpha, load_e4m3(scales + b, count)));
+      for (int i = 0; i < count; ++i) {
+        const int64_t at = (b + i) * 16;
+        const Vec divisor = set1(divisors[i]);
+        for_vectors(t.head_dim - at < 16 ? t.head_dim - at : 16, [&](int64_t j, int lanes) {
+          const Vec value = mul(load_e2m1(data + (at + j) / 2, lanes), divisor);
+          store_piece<F32Element>(out + at + j, part.round_e4m3 ? round_e4m3(value) : value, lanes);
+        });
+      }
+    }
+  }
+}
+
 // Calls f(page, next, base) for every page of the keys [first, last); `next` is the page after it,
 // to be fetched, or the last one itself.
 template <class F>
-SUB8_SIMD_INLINE void for_pages(const SplitTask& t, int32_t first, int32_t last, int64_t offset,
-                                F&& f) {
+SUB8_SIMD_INLINE void for_pages(const SplitTask& t, int32_t first, int32_t last, F&& f) {
   for (int32_t key = first / kPage * kPage; key < last; key += kPage) {
     const int32_t* entry = t.page_table + key / kPage;
     const int32_t next = entry[key + kPage < last ? 1 : 0];
-    f(t.pages + *entry * t.page_bytes + offset, t.pages + next * t.page_bytes + offset,
-      key - t.split_begin);
+    f(t.pages + *entry * t.page_bytes, t.pages + next * t.page_bytes, key - t.split_begin);
   }
 }
 
 void score(const SplitTask& t, const uint8_t* page, const uint8_t* next, int base) {
-  if (!t.bf16) {
+  if (t.element == PageElement::kE4M3 || t.element == PageElement::kE2M1) {
+    decode_page(t, t.k, page);
+    const auto* keys = reinterpret_cast<const uint8_t*>(t.decoded);
+    if (t.terms == 2) {
+      score_page<F32Items, 2>(t, keys, keys, base);
+    } else {
+      score_page<F32Items>(t, keys, keys, base);
+    }
+    return;
+  }
+  page += t.k.offset;
+  next += t.k.offset;
+  if (t.element == PageElement::kF32) {
     score_page<F32Items>(t, page, next, base);
   } else if (t.q_form == QueryForm::kBF16) {
     score_page<PairItems>(t, page, next, base);
@@ -273,8 +337,15 @@ void fetch_page(const SplitTask& t, const uint8_t* page) {
 }
 
 void weigh(const SplitTask& t, const uint8_t* page, const uint8_t* next, int base) {
+  if (t.element == PageElement::kE4M3 || t.element == PageElement::kE2M1) {
+    decode_page(t, t.v, page);
+    weigh_page<F32Element>(t, t.decoded, base);
+    return;
+  }
+  page += t.v.offset;
+  next += t.v.offset;
   const auto* halves = reinterpret_cast<const uint16_t*>(page);
-  if (!t.bf16) {
+  if (t.element == PageElement::kF32) {
     weigh_page<F32Element>(t, reinterpret_cast<const float*>(page), base);
   } else if (t.rows >= kConvertRows) {
     convert_page(halves, reinterpret_cast<const uint16_t*>(next), kPage * t.head_dim, t.tile);
@@ -296,14 +367,19 @@ void split(const SplitTask& t) {
     if (t.last[i] > last) last = t.last[i];
   }
   for (int i = 0; i < t.rows * t.head_dim; ++i) t.state.out[i] = 0.0f;
-  for_pages(t, first, last, t.k_offset, [&](const uint8_t* page, const uint8_t* next, int base) {
+  for_pages(t, first, last, [&](const uint8_t* page, const uint8_t* next, int base) {
     score(t, page, next, base);
   });
   for (int i = 0; i < t.rows; ++i) {
     if (t.first[i] < t.last[i]) exponentiate_row(t, i);
   }
-  for_pages(t, first, last, t.v_offset, [&](const uint8_t* page, const uint8_t* next, int base) {
+  for_pages(t, first, last, [&](const uint8_t* page, const uint8_t* next, int base) {
     weigh(t, page, next, base);
+  });
+  if (t.out_scale == 1.0f) return;
+  for_vectors(int64_t{t.rows} * t.head_dim, [&](int64_t i, int lanes) {
+    const Vec scaled = mul(load_piece<F32Element>(t.state.out + i, lanes), set1(t.out_scale));
+    store_piece<F32Element>(t.state.out + i, scaled, lanes);
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "format/kv.h"
+
 namespace sub8::kernels {
 
 std::string_view kv_type_name(KvType type) {
@@ -10,15 +12,20 @@ std::string_view kv_type_name(KvType type) {
       return "f32";
     case KvType::kBF16:
       return "bf16";
+    case KvType::kFp8:
+      return "fp8";
+    case KvType::kNvfp4:
+      return "nvfp4";
   }
   return "?";
 }
 
 Result<KvType> parse_kv_type(std::string_view name) {
-  for (KvType type : {KvType::kF32, KvType::kBF16}) {
+  for (KvType type : {KvType::kF32, KvType::kBF16, KvType::kFp8, KvType::kNvfp4}) {
     if (name == kv_type_name(type)) return type;
   }
-  return invalid_argument("'" + std::string(name) + "' is not a KV cache type; use f32 or bf16");
+  return invalid_argument("'" + std::string(name) +
+                          "' is not a KV cache type; use f32, bf16, fp8 or nvfp4");
 }
 
 Status check_kv_layout(const KvLayout& layout) {
@@ -30,9 +37,14 @@ Status check_kv_layout(const KvLayout& layout) {
     return unsupported("KV layout: head_dim is " + std::to_string(layout.head_dim) +
                        "; the attention kernels take multiples of 8 from 16 to 256");
   }
-  if (layout.type != KvType::kF32 && layout.type != KvType::kBF16) {
-    return unsupported("KV layout: element type " + std::to_string(static_cast<int>(layout.type)) +
-                       " has no kernels; use f32 or bf16");
+  return {};
+}
+
+Status check_kv_scales(const KvScales& scales) {
+  for (const float alpha : {scales.k, scales.v}) {
+    if (alpha >= format::kSmallestKvAlpha && alpha <= format::kLargestKvAlpha) continue;
+    return corrupt_data("a KV cache scale of " + std::to_string(alpha) +
+                        " is not between 2^-117 and 2^115");
   }
   return {};
 }

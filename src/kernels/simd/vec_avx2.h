@@ -59,6 +59,28 @@ SUB8_SIMD_INLINE void store_bf16_n(uint16_t* p, Vec x, int n) {
   for (int i = 0; i < n; ++i) p[i] = copy[i];
 }
 
+SUB8_SIMD_INLINE Vec load_e4m3(const uint8_t* p, int n) {
+  uint64_t bytes = 0;
+  __builtin_memcpy(&bytes, p, static_cast<unsigned>(n));
+  const __m256i code = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+  const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
+  const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f)),
+                                       _mm256_set1_epi32(0x7fc00000));
+  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
+  const Vec value =
+      _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), set1(0x1p120f));
+  return _mm256_or_ps(value, _mm256_castsi256_ps(_mm256_or_si256(nan, sign)));
+}
+SUB8_SIMD_INLINE Vec load_e2m1(const uint8_t* p, int n) {
+  uint32_t bytes = 0;
+  __builtin_memcpy(&bytes, p, static_cast<unsigned>(n / 2));
+  const __m256i code = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(bytes)),
+                                         _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+  const Vec values = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(8)), 28);
+  return _mm256_or_ps(_mm256_permutevar8x32_ps(values, code), _mm256_castsi256_ps(sign));
+}
+
 SUB8_SIMD_INLINE Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 SUB8_SIMD_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 SUB8_SIMD_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
@@ -67,6 +89,7 @@ SUB8_SIMD_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c);
 SUB8_SIMD_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 SUB8_SIMD_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 SUB8_SIMD_INLINE Vec abs(Vec x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+SUB8_SIMD_INLINE Vec exponent_power(Vec x) { return _mm256_and_ps(x, set1(__builtin_inff())); }
 SUB8_SIMD_INLINE Vec copy_sign(Vec x, Vec y) {
   return _mm256_or_ps(abs(x), _mm256_and_ps(y, _mm256_set1_ps(-0.0f)));
 }

@@ -53,6 +53,26 @@ SUB8_SIMD_INLINE void store_bf16_n(uint16_t* p, Vec x, int n) {
   _mm256_mask_storeu_epi16(p, lane_mask(n), narrow_bf16(x));
 }
 
+SUB8_SIMD_INLINE Vec load_e4m3(const uint8_t* p, int n) {
+  const __m512i code = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lane_mask(n), p));
+  const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi32(0x7f));
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+  const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x80)), 24);
+  const Vec value =
+      _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(magnitude, 20)), set1(0x1p120f));
+  const Vec kept = _mm512_mask_blend_ps(nan, value, set1(__builtin_nanf("")));
+  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(kept), sign));
+}
+SUB8_SIMD_INLINE Vec load_e2m1(const uint8_t* p, int n) {
+  const __m128i bytes = _mm_maskz_loadu_epi8(static_cast<__mmask16>(lane_mask(n / 2)), p);
+  const __m512i pairs = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes));
+  const __m512i code =
+      _mm512_srlv_epi32(pairs, _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4));
+  const Vec values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
+                                    -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+  return _mm512_permutexvar_ps(code, values);
+}
+
 SUB8_SIMD_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 SUB8_SIMD_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 SUB8_SIMD_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
@@ -61,6 +81,7 @@ SUB8_SIMD_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c);
 SUB8_SIMD_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 SUB8_SIMD_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 SUB8_SIMD_INLINE Vec abs(Vec x) { return _mm512_abs_ps(x); }
+SUB8_SIMD_INLINE Vec exponent_power(Vec x) { return _mm512_and_ps(x, set1(__builtin_inff())); }
 SUB8_SIMD_INLINE Vec copy_sign(Vec x, Vec y) {
   const __m512 sign = set1(-0.0f);
   return _mm512_or_ps(_mm512_andnot_ps(sign, x), _mm512_and_ps(sign, y));

@@ -52,6 +52,25 @@ SUB8_SIMD_INLINE void store_bf16_n(uint16_t* p, Vec x, int n) {
 }
 SUB8_SIMD_INLINE void store_bf16(uint16_t* p, Vec x) { store_bf16_n(p, x, kLanes); }
 
+// n E4M3 codes; NaN codes become NaN.
+SUB8_SIMD_INLINE Vec load_e4m3(const uint8_t* p, int n) {
+  UintVec code = {0, 0, 0, 0};
+  for (int i = 0; i < n; ++i) code[i] = p[i];
+  const UintVec magnitude = code & 0x7fu;
+  const UintVec nan = reinterpret_cast<UintVec>(magnitude == 0x7fu) & 0x7fc00000u;
+  // The fields as they lie, 120 binades up: exact, subnormals included.
+  const Vec value = reinterpret_cast<Vec>(magnitude << 20) * 0x1p120f;
+  return reinterpret_cast<Vec>(reinterpret_cast<UintVec>(value) | nan | ((code & 0x80u) << 24));
+}
+// n E2M1 codes, two a byte, the lower bits first; n is even.
+SUB8_SIMD_INLINE Vec load_e2m1(const uint8_t* p, int n) {
+  static const float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                    -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+  Vec out = zero();
+  for (int i = 0; i < n; ++i) out[i] = kValues[p[i / 2] >> (i % 2 * 4) & 15];
+  return out;
+}
+
 SUB8_SIMD_INLINE Vec add(Vec a, Vec b) { return a + b; }
 SUB8_SIMD_INLINE Vec sub(Vec a, Vec b) { return a - b; }
 SUB8_SIMD_INLINE Vec mul(Vec a, Vec b) { return a * b; }
@@ -63,6 +82,10 @@ SUB8_SIMD_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 SUB8_SIMD_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 SUB8_SIMD_INLINE Vec abs(Vec x) {
   return reinterpret_cast<Vec>(reinterpret_cast<UintVec>(x) & 0x7fffffffu);
+}
+// The power of two at or below |x|; 0 for zero and subnormals.
+SUB8_SIMD_INLINE Vec exponent_power(Vec x) {
+  return reinterpret_cast<Vec>(reinterpret_cast<UintVec>(x) & 0x7f800000u);
 }
 // x with the sign bit of y.
 SUB8_SIMD_INLINE Vec copy_sign(Vec x, Vec y) {

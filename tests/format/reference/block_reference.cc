@@ -130,7 +130,8 @@ double nvfp4_alpha(double amax, bool four_over_six) {
   return alpha < std::pow(2.0, -117) ? 0 : alpha;
 }
 
-static Row nvfp4(double alpha, bool four_over_six, bool activation, const std::vector<float>& x) {
+static Row nvfp4(double alpha, bool four_over_six, bool activation, const std::vector<float>& x,
+                 int largest_byte = 0x7e) {
   Row row;
   row.outer = alpha;
   for (size_t begin = 0; begin < x.size(); begin += 16) {
@@ -139,7 +140,7 @@ static Row nvfp4(double alpha, bool four_over_six, bool activation, const std::v
     int byte = activation ? 0 : 0x38;
     double d = 0;
     if (alpha != 0 && amax != 0) {
-      byte = scale_byte(fp32(amax / fp32(6 * alpha)));
+      byte = std::min(scale_byte(fp32(amax / fp32(6 * alpha))), largest_byte);
       d = fp32(alpha * e4m3(byte));
       if (four_over_six) {
         const int four = scale_byte(fp32(amax / fp32(4 * alpha)));
@@ -161,6 +162,9 @@ Row nvfp4_weight(double alpha, bool four_over_six, const std::vector<float>& x) 
 }
 Row nvfp4_activation(double alpha, const std::vector<float>& x) {
   return nvfp4(alpha, false, true, x);
+}
+Row nvfp4_kv(double alpha, bool value_side, const std::vector<float>& x) {
+  return nvfp4(alpha, false, true, x, value_side ? 0x69 : 0x7e);
 }
 
 Row mx(const Element& e, Rule rule, const std::vector<float>& x) {

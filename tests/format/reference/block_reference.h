@@ -44,6 +44,7 @@ Row grouped(const Element& e, int group, const std::vector<float>& x);
 double nvfp4_alpha(double amax, bool four_over_six);
 Row nvfp4_weight(double alpha, bool four_over_six, const std::vector<float>& x);
 Row nvfp4_activation(double alpha, const std::vector<float>& x);
+Row nvfp4_kv(double alpha, bool value_side, const std::vector<float>& x);  // V's scales: at most 72
 enum class Rule { kEven, kCeil, kFloor };
 Row mx(const Element& e, Rule rule, const std::vector<float>& x);
 Row fp8_activation(const std::vector<float>& x);
