@@ -151,7 +151,12 @@ void ModelArgs::add_to(CLI::App& app) {
                  "`sub8 calibrate` 0.125, 0.25, 0.5 [0.25 for calibrated mxfp4, else 0]")
       ->check(CLI::Range(0.0f, 1.0f));
   app.add_option("--kv-cache-dtype", kv_cache_dtype,
-                 "KV cache elements: bf16 or f32 [bf16; f32 with --activations f32]");
+                 "KV cache elements: f32, bf16, fp8 or nvfp4 [bf16; f32 with --activations f32]");
+  app.add_option("--attention", attention,
+                 "How generated rows attend: auto, 16-bit, fp8-query, fp4-query, resattn, "
+                 "resattn-v8, resattn-pv16. auto: resattn with --mode residue or paper and "
+                 "--kv-cache-dtype nvfp4, else 16-bit")
+      ->capture_default_str();
   app.add_option("--max-model-len", max_model_len,
                  "Tokens of prompt and answer together [the model's limit, at most 8192]")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 31));
@@ -177,6 +182,11 @@ Result<engine::RunOptions> ModelArgs::run_options() const {
   if (!parsed.ok()) return parsed.error().within("--mode");
   out.mode.mode = *parsed;
   if (prefill_ratio >= 0) out.mode.prefill_ratio = prefill_ratio;
+  if (attention != "auto") {
+    Result<kernels::AttentionKind> kind = kernels::parse_attention_kind(attention);
+    if (!kind.ok()) return kind.error().within("--attention");
+    out.mode.attention = *kind;
+  }
   out.max_model_len = max_model_len;
   return out;
 }
@@ -292,6 +302,11 @@ void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
              format_bytes(static_cast<double>(held)));
 }
 
+std::string describe_cache(const engine::EngineInfo& info) {
+  return fmt::format("KV cache {} ({} bytes per token), attention of generated rows {}",
+                     info.kv_type, info.kv_token_bytes(), info.attention);
+}
+
 Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options,
                                const Prepare& prepare) {
   const InterruptEndsProcess nothing_to_clean_up;
@@ -310,7 +325,8 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
   };
   SUB8_ASSIGN_OR_RETURN(out.engine, engine::make_engine(out.bundle, options, *out.pool));
   bar.clear();
-  fmt::print(stderr, "{}\n", out.engine->info().mode_text);
+  const engine::EngineInfo& info = out.engine->info();
+  fmt::print(stderr, "{}\n{}\n", info.mode_text, describe_cache(info));
   return out;
 }
 

@@ -56,9 +56,10 @@ struct ModelArgs {
   std::string lm_head;         // likewise for the head
   bool four_over_six = false;  // likewise, for nvfp4
   std::string activations = "bf16";
-  std::string mode = "auto";   // how rows are executed
-  float prefill_ratio = -1;    // below 0: the mode's own
-  std::string kv_cache_dtype;  // empty: bf16, or f32 with --activations f32
+  std::string mode = "auto";       // how rows are executed
+  float prefill_ratio = -1;        // below 0: the mode's own
+  std::string kv_cache_dtype;      // empty: bf16, or f32 with --activations f32
+  std::string attention = "auto";  // of generated rows
   int64_t max_model_len = 0;
   int threads = 0;  // 0: all that this process may use
 
@@ -79,6 +80,9 @@ Result<std::shared_ptr<const checkpoint::Residue>> open_residue(
 // Says on stderr how much memory the weights of a GGUF will take once they are decoded; nothing
 // where they are held as they are stored. `exact`: decoded to f32, else to bf16.
 void say_decoded_memory(const checkpoint::WeightSource& source, bool exact);
+
+// "KV cache nvfp4 (6480 bytes per token), attention of generated rows resattn"
+std::string describe_cache(const engine::EngineInfo& info);
 
 // Opens the model, loads it with a progress bar, and prints what is in force.
 struct LoadedModel {

@@ -8,6 +8,7 @@
 
 #include "checkpoint/weight_source.h"
 #include "common.h"
+#include "kernels/kv_write/kv_pages.h"
 #include "verbs.h"
 
 namespace sub8::apps {
@@ -82,7 +83,32 @@ Totals add_up(const checkpoint::WeightSource& source) {
   return out;
 }
 
-json::object describe(const checkpoint::WeightSource& source, const Totals& totals) {
+// Bytes of one token over all layers, by the type of the cache's elements.
+std::vector<std::pair<std::string, int64_t>> kv_token_bytes(const checkpoint::ModelConfig& c) {
+  std::vector<std::pair<std::string, int64_t>> out;
+  for (const auto type : {kernels::KvType::kF32, kernels::KvType::kBF16, kernels::KvType::kFp8,
+                          kernels::KvType::kNvfp4}) {
+    const kernels::KvLayout layout{type, static_cast<int>(c.kv_heads),
+                                   static_cast<int>(c.head_dim)};
+    out.emplace_back(kernels::kv_type_name(type),
+                     c.layers * layout.page_bytes() / kernels::kPageTokens);
+  }
+  return out;
+}
+
+// Of how many layers the checkpoint has the scales of K and V for fp8 and nvfp4 caches.
+Result<int64_t> layers_with_kv_scales(const checkpoint::WeightSource& source) {
+  int64_t out = 0;
+  for (int64_t layer = 0; layer < source.config().layers; ++layer) {
+    SUB8_ASSIGN_OR_RETURN(const auto k, source.kv_scale(layer, false));
+    SUB8_ASSIGN_OR_RETURN(const auto v, source.kv_scale(layer, true));
+    out += k && v ? 1 : 0;
+  }
+  return out;
+}
+
+json::object describe(const checkpoint::WeightSource& source, const Totals& totals,
+                      int64_t kv_scaled_layers) {
   const checkpoint::ModelConfig& c = source.config();
   json::object out{
       {"schema_version", 1},
@@ -101,6 +127,11 @@ json::object describe(const checkpoint::WeightSource& source, const Totals& tota
       {"weights", totals.all.weights},
       {"bytes", totals.all.bytes},
       {"storage_bits", bits_per_weight(totals.quantised.bytes, totals.quantised.weights)}};
+  json::object kv;
+  for (const auto& [type, bytes] : kv_token_bytes(c)) kv[type] = bytes;
+  out["kv_token_bytes"] = std::move(kv);
+  out["kv_cache_scheme"] = source.kv_cache_scheme();
+  out["layers_with_kv_scales"] = kv_scaled_layers;
   json::object formats;
   for (const auto& [name, total] : totals.by_format) {
     formats[name] = {
@@ -155,15 +186,22 @@ void print_tensors(const checkpoint::WeightSource& source, bool all) {
   }
 }
 
-void print_summary(const checkpoint::WeightSource& source) {
+void print_summary(const checkpoint::WeightSource& source, int64_t kv_scaled_layers) {
   const checkpoint::ModelConfig& c = source.config();
   fmt::print(
       "{} ({}), {} layers, hidden {}, {} heads, {} KV heads of {}, vocabulary {}, context {}\n",
       checkpoint::architecture_name(c.architecture), c.model_type, c.layers, c.hidden_size, c.heads,
       c.kv_heads, c.head_dim, c.vocab_size, c.max_positions);
-  fmt::print("stored as: {}; head {}\n\n",
+  fmt::print("stored as: {}; head {}\n",
              source.quantization().empty() ? "plain 16/32-bit" : source.quantization(),
              source.tied_head() ? "tied to the embedding" : "of its own");
+  std::string kv;
+  for (const auto& [type, bytes] : kv_token_bytes(c))
+    kv += fmt::format("{}{} {}", kv.empty() ? "" : ", ", type,
+                      format_bytes(static_cast<double>(bytes)));
+  fmt::print("KV cache per token: {}; ", kv);
+  if (!source.kv_cache_scheme().empty()) fmt::print("exported for {}, ", source.kv_cache_scheme());
+  fmt::print("scales of {} of {} layers\n\n", kv_scaled_layers, c.layers);
 }
 
 void print_totals(const Totals& totals) {
@@ -186,11 +224,12 @@ void print_totals(const Totals& totals) {
 Status inspect(const InspectArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.model));
   const Totals totals = add_up(*source);
+  SUB8_ASSIGN_OR_RETURN(const int64_t kv_scaled_layers, layers_with_kv_scales(*source));
   if (args.json) {
-    fmt::print("{}\n", valid_utf8(json::serialize(describe(*source, totals))));
+    fmt::print("{}\n", valid_utf8(json::serialize(describe(*source, totals, kv_scaled_layers))));
     return {};
   }
-  print_summary(*source);
+  print_summary(*source, kv_scaled_layers);
   print_tensors(*source, args.all);
   print_totals(totals);
   for (const std::string& text : source->ignored()) fmt::print("not used: {}\n", printable(text));

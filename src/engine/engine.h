@@ -46,7 +46,12 @@ struct EngineInfo {
   int page_tokens = 0;
   int64_t kv_bytes = 0;
   int64_t weight_bytes = 0;
-  std::string kv_type;  // "bf16", ...
+  // Of the KV cache over all layers.
+  int64_t kv_token_bytes() const {
+    return kv_pages == 0 ? 0 : kv_bytes / (int64_t{kv_pages} * page_tokens);
+  }
+  std::string kv_type;    // "bf16", ...
+  std::string attention;  // of generated rows: "16-bit", "resattn", ...
   bool prefix_cache = false;
   bool reuse_generated = false;
   model::ExecutionMode mode{};              // what kAuto means here

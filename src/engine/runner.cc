@@ -19,6 +19,8 @@ class ModelRunner final : public Runner {
     info_.weight_bytes = model_->weight_bytes();
     info_.kv_type = kernels::kv_type_name(options.kv_type);
     info_.path = options.path;
+    info_.attention =
+        kernels::attention_kind_name(model_->attention(model_->mode(), RowClass::kGenerated));
     info_.mode = model_->mode();
     info_.modes.assign(model_->row_modes().begin(), model_->row_modes().end());
     info_.mode_text = model::describe_mode(model_->program(), info_.mode);

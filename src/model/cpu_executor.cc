@@ -10,7 +10,6 @@
 #include "kernels/embed/embed.h"
 #include "kernels/kv_write/kv_write.h"
 #include "kernels/linear/op.h"
-#include "kernels/quantize_act/quantize_act.h"
 #include "model/model.h"
 
 namespace sub8::model {
@@ -83,21 +82,29 @@ class CpuExecutor {
     return {};
   }
   Status operator()(const KvWriteOp& op) {
+    keys_ = input(op.k);
+    values_ = input(op.v);
     kernels::kv_write(path_, pool_, input(op.k), input(op.v), batch_.rows(), batch_.slots.data(),
                       pages(op.layer));
     return {};
   }
   Status operator()(const AttentionOp& op) {
-    kernels::AttentionShape shape;
-    shape.heads = static_cast<int>(m_.config_.heads);
-    shape.kv = pages(op.layer).layout;
-    shape.scale = op.scale;
-    shape.soft_cap = op.soft_cap;
-    shape.window = op.window;
-    shape.round_q = m_.options_.activations == ActivationType::kBF16;
-    return kernels::attention(path_, pool_, shape, m_.kv_[static_cast<size_t>(op.layer)].data(),
-                              input(op.q), batch_.attention, output(op.out),
-                              m_.attention_workspace_.span());
+    if (observer_ != nullptr)
+      observer_->attention_input(op, input(op.q), keys_, values_, m_.last_rows_);
+    // Neighbouring groups that attend alike are one call.
+    int64_t first = 0;
+    int64_t count = 0;
+    kernels::AttentionKind kind{};
+    for (const RowGroup& group : m_.groups_) {
+      const kernels::AttentionKind next = m_.attention(group.mode, group.row_class);
+      if (count > 0 && next != kind) {
+        SUB8_RETURN_IF_ERROR(attend(op, first, count, kind));
+        first += std::exchange(count, 0);
+      }
+      kind = next;
+      count += group.rows;
+    }
+    return attend(op, first, count, kind);
   }
   Status operator()(const GatedOp& op) {
     kernels::gated_activation(path_, pool_, op.function, input(op.gate), input(op.up),
@@ -165,10 +172,33 @@ class CpuExecutor {
   kernels::OutputRows output(const View& view) const {
     return {base(view), is_f32(view) ? format::DType::kF32 : format::DType::kBF16, stride(view)};
   }
+  // Rows [first, first + count) of the step.
+  Status attend(const AttentionOp& op, int64_t first, int64_t count, kernels::AttentionKind kind) {
+    const kernels::KvPages cache = pages(op.layer);
+    kernels::AttentionShape shape;
+    shape.heads = static_cast<int>(m_.config_.heads);
+    shape.kv = cache.layout;
+    shape.kv_scales = cache.scales;
+    shape.kind = kind;
+    shape.scale = op.scale;
+    shape.soft_cap = op.soft_cap;
+    shape.window = op.window;
+    shape.round_q = cache.round;
+    kernels::InputRows q = input(op.q);
+    kernels::OutputRows out = output(op.out);
+    q.data += first * q.stride;
+    out.data = out.row(first);
+    return kernels::attention(
+        path_, pool_, shape, cache.data, q,
+        batch_.attention.subspan(static_cast<size_t>(first), static_cast<size_t>(count)), out,
+        m_.attention_workspace_.span());
+  }
   int head_dim() const { return static_cast<int>(m_.config_.head_dim); }
   kernels::KvPages pages(int layer) const {
     return {{m_.options_.kv_type, static_cast<int>(m_.config_.kv_heads), head_dim()},
-            m_.kv_[static_cast<size_t>(layer)].data()};
+            m_.kv_[static_cast<size_t>(layer)].data(),
+            m_.kv_scales(layer),
+            m_.options_.activations == ActivationType::kBF16};
   }
   // Of the wanted rows, which are in ascending order, those before `row` of the step.
   int64_t logit_rows_before(int64_t row) const {
@@ -188,8 +218,20 @@ class CpuExecutor {
     const RowClass row_class = group.row_class;
     const RowExecution how = execution(op, group);
     if (!how.weight_only) {
-      for (int64_t done = 0; done < count; done += kQuantizedRows)
-        quantized_linear(op, how, first + done, std::min(count - done, kQuantizedRows), row_class);
+      QuantizedLinearArgs args;
+      args.x = reinterpret_cast<const uint16_t*>(base(op.in)) + first * stride(op.in);
+      args.x_stride = stride(op.in);
+      args.m = count;
+      args.weight = op.weight;
+      args.how = how;
+      args.input_scale = op.input_scale;
+      args.prompt = op.prompt;
+      args.bias = op.bias;
+      args.accumulate = op.accumulate;
+      args.y = f32(op.out) + first * stride(op.out);
+      args.y_stride = stride(op.out);
+      args.row_class = row_class;
+      quantized_linear(args, m_.quantized_, pool_, m_.linear_workspace_.span());
       return;
     }
     LinearArgs args;
@@ -206,74 +248,11 @@ class CpuExecutor {
     sub8::linear(args, pool_, m_.linear_workspace_.span());
   }
 
-  // W4A4 and W4A8: rows become values q*s (exact in bf16), base and residue rows side by side, so
-  // that weights are read once; the fold applies alpha and the weight's outer scale. K-Ext: the
-  // selected residues are rows of the extension's own product, whose raw sums B + R are one rounded
-  // addition, as in M-Ext's fold.
-  void quantized_linear(const LinearOp& op, const RowExecution& how, int64_t first, int64_t count,
-                        RowClass row_class) {
-    const PackedMatrix& w = *op.weight;
-    const bool selective = how.ratio > 0 && how.ratio < 1;
-    const auto layout =
-        how.ratio == 1 ? kernels::QuantizedLayout::kRowPair : kernels::QuantizedLayout::kRows;
-    kernels::QuantizeActArgs q;
-    q.rule.format = how.format;
-    if (op.input_scale && how.format == format::ActivationFormat::kNvfp4) {
-      q.rule.alpha_source = kernels::AlphaSource::kStatic;
-      q.rule.static_alpha = *op.input_scale;
-    }
-    q.x = reinterpret_cast<const uint16_t*>(base(op.in)) + first * stride(op.in);
-    q.x_stride = stride(op.in);
-    q.m = count;
-    q.k = w.cols;
-    q.layout = layout;
-    q.residue = how.ratio > 0;
-    q.out.values = m_.quantized_values_.data();
-    q.out.value_stride = w.cols;
-    if (selective) {
-      q.selected = op.prompt.masks;
-      q.second.values = q.out.values + count * w.cols;
-      q.second.value_stride = op.prompt.extension->cols;
-    }
-    q.alpha = m_.alphas_.data();
-    kernels::quantize_act(q, pool_, m_.quantize_workspace_.span());
-    raw_product(w, q.out, kernels::quantized_rows(layout, count), false, row_class);
-    if (selective) raw_product(*op.prompt.extension, q.second, count, true, row_class);
-
-    kernels::FoldArgs f;
-    f.raw = m_.raw_sums_.data();
-    f.raw_stride = w.rows;
-    f.layout = layout;
-    f.m = count;
-    f.n = w.rows;
-    f.alpha = m_.alphas_.data();
-    f.outer = w.outer_scales.empty() ? nullptr : w.outer_scales.data();
-    f.bias = op.bias;
-    f.accumulate = op.accumulate;
-    f.y = f32(op.out) + first * stride(op.out);
-    f.y_stride = stride(op.out);
-    kernels::fold(f, pool_);
-  }
-
-  void raw_product(const PackedMatrix& w, const kernels::QuantizedRows& x, int64_t count,
-                   bool accumulate, RowClass row_class) {
-    LinearArgs args;
-    args.x = x.values;
-    args.x_stride = x.value_stride;
-    args.m = count;
-    args.w = &w;
-    args.y = m_.raw_sums_.data();
-    args.y_stride = w.rows;
-    args.accumulate = accumulate;
-    args.row_class = row_class;
-    args.raw_sums = true;
-    sub8::linear(args, pool_, m_.linear_workspace_.span());
-  }
-
   Model& m_;
   const Batch& batch_;
   std::span<const int32_t> logit_rows_;
   Observer* observer_;
+  kernels::InputRows keys_, values_;  // of the last KvWriteOp
   ThreadPool& pool_;
   CpuPath path_;
 };

@@ -60,6 +60,16 @@ Status check_mode_options(const ModeOptions& options) {
       fmt::format("the prefill ratio must be 0, 0.125, 0.25, 0.5 or 1, got {}", ratio));
 }
 
+kernels::AttentionKind attention_kind(const ModeOptions& options, kernels::KvType pages,
+                                      RowClass row_class) {
+  if (row_class == RowClass::kPrompt) return kernels::AttentionKind::k16Bit;
+  if (options.attention) return *options.attention;
+  const bool residue =
+      options.mode == ExecutionMode::kResidue || options.mode == ExecutionMode::kPaper;
+  return residue && pages == kernels::KvType::kNvfp4 ? kernels::AttentionKind::kResAttn
+                                                     : kernels::AttentionKind::k16Bit;
+}
+
 float layer_prefill_ratio(const ModeOptions& options, const format::WeightFormat& weight,
                           bool has_quarter) {
   if (options.mode != ExecutionMode::kResidue && options.mode != ExecutionMode::kPaper) return 0;

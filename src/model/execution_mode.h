@@ -11,6 +11,9 @@
 // |              | has at most 128 rows: not batch-invariant            |                       |
 //
 // Dense weights always see 16-bit activations.
+//
+// Attention: prompt rows use 16-bit queries over decoded K and V. What generated rows use is an
+// AttentionKind (kernels/attention/attention_kind.h).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,8 @@
 #include "base/error.h"
 #include "format/activation.h"
 #include "format/weight_format.h"
+#include "kernels/attention/attention_kind.h"
+#include "kernels/kv_write/kv_pages.h"
 #include "kernels/linear/op.h"
 
 namespace sub8::model {
@@ -60,7 +65,14 @@ struct ModeOptions {
   // Share of the channels whose residue prompt rows get under kResidue and kPaper: 0, 1, or with
   // calibrated masks 0.125, 0.25, 0.5. Nothing: layer_prefill_ratio's defaults.
   std::optional<float> prefill_ratio;
+  // Attention of generated rows. Nothing: resattn under kResidue and kPaper over nvfp4 pages, else
+  // 16-bit.
+  std::optional<kernels::AttentionKind> attention;
 };
+
+// What rows of a class use.
+kernels::AttentionKind attention_kind(const ModeOptions& options, kernels::KvType pages,
+                                      RowClass row_class);
 
 // The 4-bit activations that go with a weight: nvfp4 and mxfp4 have them, other formats none.
 std::optional<format::ActivationFormat> fp4_activations(const format::WeightFormat& weight);

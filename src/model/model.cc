@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "kernels/linear/op.h"
-#include "kernels/quantize_act/quantize_act.h"
 
 namespace sub8::model {
 namespace {
@@ -33,6 +32,7 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
       model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
   SUB8_ASSIGN_OR_RETURN(model->program_, build(model->config_, options, *model->weights_));
   SUB8_RETURN_IF_ERROR(model->check_mode());
+  SUB8_RETURN_IF_ERROR(model->read_kv_scales(source));
   model->row_modes_.push_back(model->mode());
   for (const ExecutionMode mode : invariant_modes()) {
     if (options.mixed_modes && mode != model->mode() && model->usable(mode))
@@ -45,6 +45,12 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
 ExecutionMode Model::mode() const {
   const ExecutionMode mode = options_.mode.mode;
   return mode == ExecutionMode::kAuto ? ExecutionMode::kWeightOnly : mode;
+}
+
+kernels::AttentionKind Model::attention(ExecutionMode mode, RowClass row_class) const {
+  ModeOptions options = options_.mode;
+  options.mode = mode;
+  return attention_kind(options, options_.kv_type, row_class);
 }
 
 // Whether a mode makes a difference to a weight.
@@ -62,6 +68,13 @@ bool Model::usable(ExecutionMode mode) const {
 
 Status Model::check_mode() const {
   const ExecutionMode mode = options_.mode.mode;
+  const kernels::AttentionKind kind = attention(mode, RowClass::kGenerated);
+  if (kernels::quantises_queries(kind) && options_.activations == ActivationType::kF32) {
+    return invalid_argument(
+        fmt::format("the attention '{}' quantises queries, which the reference mode (f32 "
+                    "activations) excludes; use one of them",
+                    kernels::attention_kind_name(kind)));
+  }
   if (usable(mode)) return {};
   if (options_.activations == ActivationType::kF32) {
     return invalid_argument(
@@ -76,6 +89,23 @@ Status Model::check_mode() const {
       execution_mode_name(mode), fp8 ? "coded" : "nvfp4 or mxfp4", fp8 ? "e3m2" : "nvfp4"));
 }
 
+Status Model::read_kv_scales(const checkpoint::WeightSource& source) {
+  const bool coded =
+      options_.kv_type == kernels::KvType::kFp8 || options_.kv_type == kernels::KvType::kNvfp4;
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    kernels::KvScales scales;
+    if (coded) {
+      SUB8_ASSIGN_OR_RETURN(const auto k, source.kv_scale(layer, false));
+      SUB8_ASSIGN_OR_RETURN(const auto v, source.kv_scale(layer, true));
+      scales = {k.value_or(1.0f), v.value_or(1.0f)};
+    }
+    if (Status fits = kernels::check_kv_scales(scales); !fits.ok())
+      return fits.error().within(fmt::format("layer {}", layer));
+    kv_scales_.push_back(scales);
+  }
+  return {};
+}
+
 Status Model::allocate_quantized() {
   int64_t k = 0;
   int64_t n = 0;
@@ -88,19 +118,7 @@ Status Model::allocate_quantized() {
   if (k == 0) return {};
   const int64_t rows =
       std::min(kQuantizedRows, std::max(options_.max_rows, options_.max_logit_rows));
-  const auto sums = checked_mul<int64_t>(2 * rows, n);
-  // Beside the base either its full residue, or the selected channels: at most half of them,
-  // rounded up to whole groups.
-  const auto values = checked_mul<int64_t>(2 * rows, k + 2 * format::kSelectGroup);
-  if (!sums || !values)
-    return resource_exhausted("the buffers of quantised activations are too large");
-  SUB8_ASSIGN_OR_RETURN(raw_sums_, AlignedBuffer<float>::uninitialized(static_cast<size_t>(*sums)));
-  SUB8_ASSIGN_OR_RETURN(quantized_values_,
-                        AlignedBuffer<uint16_t>::uninitialized(static_cast<size_t>(*values)));
-  SUB8_ASSIGN_OR_RETURN(alphas_, AlignedBuffer<float>::uninitialized(static_cast<size_t>(rows)));
-  SUB8_ASSIGN_OR_RETURN(quantize_workspace_,
-                        AlignedBuffer<std::byte>::uninitialized(
-                            kernels::quantize_act_workspace_bytes(k, pool_->size())));
+  SUB8_ASSIGN_OR_RETURN(quantized_, QuantizedLinearBuffers::allocate(rows, k, n, pool_->size()));
   return {};
 }
 
@@ -132,7 +150,12 @@ Status Model::allocate() {
   kernels::AttentionShape shape;
   shape.heads = static_cast<int>(config_.heads);
   shape.kv = layout;
-  SUB8_RETURN_IF_ERROR(kernels::check_attention(shape));
+  shape.kind = attention(mode(), RowClass::kGenerated);
+  if (Status fits = kernels::check_attention(shape); !fits.ok()) {
+    return kernels::quantises_queries(shape.kind)
+               ? fits.error().within("--attention goes with --kv-cache-dtype")
+               : fits;
+  }
   SUB8_ASSIGN_OR_RETURN(attention_workspace_,
                         AlignedBuffer<std::byte>::uninitialized(kernels::attention_workspace_bytes(
                             shape, pool_->size(), options_.max_context)));
@@ -142,8 +165,9 @@ Status Model::allocate() {
   size_t linear_bytes = 0;
   for (const auto* matrices : {&weights_->matrices(), &weights_->extensions()}) {
     for (const PackedMatrix& matrix : *matrices) {
-      const int64_t most =
-          raw_sums_.empty() ? options_.max_rows : std::max(options_.max_rows, 2 * kQuantizedRows);
+      const int64_t most = quantized_.raw_sums.empty()
+                               ? options_.max_rows
+                               : std::max(options_.max_rows, 2 * kQuantizedRows);
       linear_bytes = std::max(linear_bytes, linear_workspace_bytes(matrix, most, pool_->size()));
     }
   }
@@ -169,7 +193,8 @@ bool Model::same_order_for_all_rows(ExecutionMode mode) const {
                linear_order_id(w, options_.activations, RowClass::kGenerated) &&
            how(RowClass::kPrompt) == how(RowClass::kGenerated);
   };
-  return std::all_of(program_.body.begin(), program_.body.end(), alike) &&
+  return attention(mode, RowClass::kGenerated) == attention(mode, RowClass::kPrompt) &&
+         std::all_of(program_.body.begin(), program_.body.end(), alike) &&
          std::all_of(program_.head.begin(), program_.head.end(), alike);
 }
 

@@ -20,6 +20,7 @@
 #include "kernels/rows.h"
 #include "model/execution_mode.h"
 #include "model/program.h"
+#include "model/quantized_linear.h"
 #include "model/weights.h"
 
 namespace sub8::model {
@@ -79,10 +80,12 @@ class Observer {
   // rows. Not called with f32 activations.
   virtual void linear_input(const LinearOp& /*op*/, const uint16_t* /*x*/, int64_t /*stride*/,
                             int64_t /*rows*/) {}
+  // What attention is about to read: queries [rows, heads * head_dim] after rope, and the step's
+  // own rows of K and V [rows, kv_heads * head_dim], as they were before the cache's rounding.
+  virtual void attention_input(const AttentionOp& /*op*/, kernels::InputRows /*q*/,
+                               kernels::InputRows /*k*/, kernels::InputRows /*v*/,
+                               int64_t /*rows*/) {}
 };
-
-// Token rows whose activations are quantised at a time; bounds the buffer of raw sums.
-inline constexpr int64_t kQuantizedRows = 256;
 
 class Model {
  public:
@@ -97,6 +100,12 @@ class Model {
   ThreadPool& pool() const { return *pool_; }
   int64_t weight_bytes() const { return weights_->packed_bytes(); }
   int64_t kv_bytes() const;
+  // Of a layer's fp8 or nvfp4 pages: the checkpoint's k_scale and v_scale, else 1.
+  const kernels::KvScales& kv_scales(int layer) const {
+    return kv_scales_[static_cast<size_t>(layer)];
+  }
+  // How rows of a mode and class attend.
+  kernels::AttentionKind attention(ExecutionMode mode, RowClass row_class) const;
   // What kAuto and the loaded mode come to: never kAuto.
   ExecutionMode mode() const;
   // What rows can be run in, mode() among them.
@@ -121,6 +130,7 @@ class Model {
   bool uses(ExecutionMode mode, const PackedMatrix& w) const;
   bool usable(ExecutionMode mode) const;
   void set_groups(const Batch& batch);
+  Status read_kv_scales(const checkpoint::WeightSource& source);
   Status execute(const std::vector<Op>& ops, const Batch& batch,
                  std::span<const int32_t> logit_rows, Observer* observer);
   friend class CpuExecutor;
@@ -133,6 +143,7 @@ class Model {
   std::vector<AlignedBuffer<std::byte>> buffers_;  // as program_.buffers
   std::vector<AlignedBuffer<float>> rope_tables_;
   std::vector<AlignedBuffer<uint8_t>> kv_;  // per layer
+  std::vector<kernels::KvScales> kv_scales_;
   AlignedBuffer<std::byte> attention_workspace_;
   AlignedBuffer<std::byte> linear_workspace_;
   AlignedBuffer<float> position_scratch_;  // one row per thread
@@ -140,12 +151,7 @@ class Model {
   std::vector<RowGroup> groups_;  // of the last forward(), none empty, no kAuto
   std::vector<ExecutionMode> row_modes_;
 
-  // Rows of a linear layer whose activations are quantised, a chunk at a time: values, raw sums,
-  // alphas, scratch. Empty where no layer needs them.
-  AlignedBuffer<uint16_t> quantized_values_;
-  AlignedBuffer<float> raw_sums_;
-  AlignedBuffer<float> alphas_;
-  AlignedBuffer<std::byte> quantize_workspace_;
+  QuantizedLinearBuffers quantized_;
 };
 
 // Builders, one per family.

@@ -36,6 +36,8 @@ json::object models_json(const Api& api) {
                       {"mode", model::execution_mode_name(info.mode)},
                       {"modes", modes},
                       {"kv_type", info.kv_type},
+                      {"attention", info.attention},
+                      {"kv_token_bytes", info.kv_token_bytes()},
                       {"kv_bytes", info.kv_bytes},
                       {"kv_pages", info.kv_pages},
                       {"page_tokens", info.page_tokens},

@@ -59,7 +59,7 @@ function showFacts(model) {
     ["Weights", own.recipe],
     ["Mode in force", own.mode],
     ["Context", model.max_model_len + " tokens"],
-    ["KV cache", own.kv_pages + " pages of " + own.page_tokens + " tokens, " + own.kv_type],
+    ["KV cache", own.kv_pages + " pages of " + own.page_tokens + " tokens, " + own.kv_type + ", " + own.kv_token_bytes + " bytes per token"],
     ["Sampling unless set", sampling],
     ["Structured output", own.structured_output ? "available" : "not installed"],
   ];
