@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "common.h"
+#include "eval_operators.h"
 #include "model/mode_summary.h"
 #include "study/evaluate.h"
 #include "study/plot.h"
@@ -38,6 +39,8 @@ struct EvalArgs {
   std::string json_path;
   std::string plot_path;
   std::string rows = "prompt";
+  bool operators = false;
+  int64_t operator_rows = 128;
 };
 
 struct Subject {
@@ -84,8 +87,9 @@ struct Row {
   ModelArgs args;
   study::Evaluation score;
   std::vector<study::WeightError> errors;
-  std::string quantization;  // as stored, where nothing is quantised at load
-  double storage_bits = 0;   // per quantised weight
+  std::string quantization;               // as stored, where nothing is quantised at load
+  double storage_bits = 0;                // per quantised weight
+  std::string kv_cache_dtype, attention;  // in force
 
   // What tells the rows of a sweep apart.
   std::string label() const {
@@ -94,6 +98,8 @@ struct Row {
     if (!args.lm_head.empty()) out += "+head";
     if (args.mode != "auto") out += "+" + args.mode;
     if (args.prefill_ratio >= 0) out += fmt::format("+ratio={}", args.prefill_ratio);
+    if (!args.kv_cache_dtype.empty()) out += "+kv=" + args.kv_cache_dtype;
+    if (args.attention != "auto") out += "+" + args.attention;
     return out;
   }
 };
@@ -101,6 +107,7 @@ struct Row {
 // One flag of a variant, without its plus.
 Status apply_flag(std::string_view flag, ModelArgs& args) {
   constexpr std::string_view kRatio = "ratio=";
+  constexpr std::string_view kKv = "kv=";
   if ((flag == "head" || flag == "4/6") && args.weights.empty()) {
     return invalid_argument(
         fmt::format("--sweep: 'original' is not quantised, so '+{}' has no meaning there", flag));
@@ -116,12 +123,18 @@ Status apply_flag(std::string_view flag, ModelArgs& args) {
     const bool inside = args.prefill_ratio >= 0 && args.prefill_ratio <= 1;
     if (error != std::errc() || end != digits.data() + digits.size() || !inside)
       return invalid_argument(fmt::format("--sweep: '{}' is no ratio from 0 to 1", digits));
+  } else if (flag.starts_with(kKv)) {
+    Result<kernels::KvType> type = kernels::parse_kv_type(flag.substr(kKv.size()));
+    if (!type.ok()) return type.error().within("--sweep");
+    args.kv_cache_dtype = flag.substr(kKv.size());
   } else if (model::parse_execution_mode(flag).ok()) {
     args.mode = flag;
+  } else if (kernels::parse_attention_kind(flag).ok()) {
+    args.attention = flag;
   } else {
     return invalid_argument(
-        fmt::format("--sweep: unknown '+{}'; known are +head, +4/6, +ratio=R and the modes of "
-                    "--mode, e.g. +plain",
+        fmt::format("--sweep: unknown '+{}'; known are +head, +4/6, +ratio=R, +kv=TYPE, the modes "
+                    "of --mode, e.g. +plain, and the kinds of --attention, e.g. +resattn",
                     flag));
   }
   return {};
@@ -143,9 +156,11 @@ Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
     text.remove_prefix(1);
     const std::string_view flag = text.substr(0, text.find('+'));
     text.remove_prefix(flag.size());
-    const std::string kind(model::parse_execution_mode(flag).ok() ? "a mode"
-                           : flag.starts_with("ratio=")           ? "a ratio"
-                                                                  : flag);
+    const std::string kind(model::parse_execution_mode(flag).ok()     ? "a mode"
+                           : kernels::parse_attention_kind(flag).ok() ? "a kind of attention"
+                           : flag.starts_with("ratio=")               ? "a ratio"
+                           : flag.starts_with("kv=")                  ? "a KV cache type"
+                                                                      : flag);
     if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) {
       return invalid_argument(
           fmt::format("--sweep: '+{}' gives {} a second time in one item", flag, kind));
@@ -206,6 +221,8 @@ json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
                    {"storage_bits", row.storage_bits},
                    {"activations", row.args.activations},
                    {"mode", row.args.mode},
+                   {"kv_cache_dtype", row.kv_cache_dtype},
+                   {"attention", row.attention},
                    {"rows", args.rows},
                    {"text", args.text},
                    {"text_tokens", tokens},
@@ -336,11 +353,22 @@ Result<Subject> load_reference(const EvalArgs& args, ThreadPool& pool) {
   model.four_over_six = false;
   model.mode = "auto";
   model.prefill_ratio = -1;
+  model.kv_cache_dtype.clear();
+  model.attention = "auto";
   if (!args.reference_activations.empty()) model.activations = args.reference_activations;
   return load_subject(model, args.window, pool, "loading the reference");
 }
 
 Status eval(EvalArgs args) {
+  if (args.operators) {
+    if (!args.sweep.empty() || !args.reference.empty() || !args.plot_path.empty()) {
+      return invalid_argument(
+          "--operators is a report of its own; it does not go with --sweep, --reference or --plot");
+    }
+    return eval_operators({args.model, args.text, args.window,
+                           std::max<int64_t>(1, args.max_windows), args.operator_rows,
+                           args.json_path});
+  }
   if (!args.sweep.empty() && args.reference.empty()) args.reference = args.model.model;
   SUB8_ASSIGN_OR_RETURN(const std::vector<ModelArgs> models, variants(args));
   if (args.sweep.empty()) {
@@ -366,6 +394,10 @@ Status eval(EvalArgs args) {
                                        args.sweep.empty() ? "loading" : "loading " + row.label()));
     row.quantization = subject.bundle.source->quantization();
     row.storage_bits = storage_bits(*subject.bundle.source, model.weights);
+    const model::Model& loaded = *subject.model;
+    row.kv_cache_dtype = kernels::kv_type_name(loaded.options().kv_type);
+    row.attention =
+        kernels::attention_kind_name(loaded.attention(loaded.mode(), RowClass::kGenerated));
     if (reference) {
       const int64_t vocab = subject.model->config().vocab_size;
       const int64_t other = reference->model->config().vocab_size;
@@ -426,6 +458,14 @@ Verb add_eval(CLI::App& app) {
   app.add_option("--rows", args->rows,
                  "What scored rows count as where the mode distinguishes them: prompt or generated")
       ->check(CLI::IsMember({"prompt", "generated"}))
+      ->capture_default_str();
+  app.add_flag(
+      "--operators", args->operators,
+      "Instead of scoring: NMSE of single linear layers and attention with nvfp4 and mxfp4 "
+      "weights, 4- and 8-bit activations, queries and KV caches, on activations captured "
+      "from MODEL (--max-windows windows, default 1)");
+  app.add_option("--operator-rows", args->operator_rows, "With --operators: rows per linear layer")
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--json", args->json_path, "Write the report here; - for standard output");
   app.add_option("--plot", args->plot_path, "Write an SVG plot here");

@@ -19,6 +19,9 @@ TEXTS = {"prose": "prose-heldout.txt", "code": "code-heldout.txt"}
 # Execution modes (docs/modes.md): weights as stored, activations in 4 or 8 bits.
 MODES = ["nvfp4+plain", "nvfp4+residue+ratio=1", "nvfp4+fp8", "nvfp4+fp8-residue", "mxfp4+plain", "mxfp4+residue+ratio=1",
          "mxfp4+fp8", "mxfp4+fp8-residue", "e3m2+fp8"]
+# KV caches and queries of generated rows; the weights stay as they are, or are those of the residue mode.
+CACHES = ["original", "original+kv=fp8", "original+kv=nvfp4", "original+kv=nvfp4+fp8-query", "original+kv=nvfp4+fp4-query",
+          "original+kv=nvfp4+resattn", "nvfp4+residue", "nvfp4+residue+kv=nvfp4+fp8-query", "nvfp4+residue+kv=nvfp4+resattn"]
 BATCH = 9  # rows that share one pass of the reference: 135M parameters take about 0.3 GB each
 
 
@@ -35,14 +38,15 @@ def weight_rows(args):
             for fmt in args.formats.split(",") for head in ([False] if fmt == "original" else [False, True])]
 
 
-def evaluate(args, labels, text):
+def evaluate(args, labels, text, rows):
     """Reports of some rows: one pass of the reference over the text."""
-    digest = hashlib.sha256(",".join(labels).encode()).hexdigest()[:12]
+    digest = hashlib.sha256((",".join(labels) + ("" if rows == "prompt" else " " + rows)).encode()).hexdigest()[:12]
     path = os.path.join(args.work, f"{text}-{args.windows}-{digest}.json")
     if not os.path.exists(path):
         print(f"{text}: {', '.join(labels)} ...", file=sys.stderr)
         run([args.sub8, "eval", args.model, "--text", os.path.join(args.work, "text", TEXTS[text]), "--window", "512",
-             "--max-windows", str(args.windows), "--reference-activations", "f32", "--sweep", ",".join(labels), "--json", path])
+             "--max-windows", str(args.windows), "--reference-activations", "f32", "--sweep", ",".join(labels), "--rows", rows,
+             "--json", path])
     with open(path) as file:
         return json.load(file)["rows"]
 
@@ -59,12 +63,12 @@ def megabytes(args, fmt, head):
     return f"{report['bytes'] / 1e6:.1f}"
 
 
-def reports(args, labels):
+def reports(args, labels, rows="prompt"):
     """label -> (report on prose, report on code)."""
     out = {}
     for first in range(0, len(labels), BATCH):
         batch = labels[first:first + BATCH]
-        prose, code = (evaluate(args, batch, text) for text in TEXTS)
+        prose, code = (evaluate(args, batch, text, rows) for text in TEXTS)
         out |= {label: pair for label, *pair in zip(batch, prose, code)}
     return out
 
@@ -85,6 +89,15 @@ def cpu_name():
     with open("/proc/cpuinfo") as file:
         names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
     return names[0] if names else "an unnamed CPU"
+
+
+def cache_rows(found):
+    """weights, KV cache, queries, scores."""
+    for label in CACHES:
+        weights, *flags = label.split("+")
+        report = found[label][0]
+        yield [("bf16" if weights == "original" else weights) + (" residue" if "residue" in flags else ""), report["kv_cache_dtype"],
+               report["attention"], *scores(found[label])]
 
 
 def page(args):
@@ -110,6 +123,9 @@ def page(args):
         "## Activations in 4 and 8 bits", "",
         "Weights as above without the head; what the modes do: [modes.md](modes.md).", "",
         *table(["weights", "mode", *score_head], modes), "",
+        "## KV caches", "",
+        "Rows count as generated (`--rows generated`): queries as [modes.md](modes.md) says, KV scales 1.", "",
+        *table(["weights", "KV cache", "queries", *score_head], list(cache_rows(reports(args, CACHES, "generated")))), "",
         "## Reading", "",
         "A model of 135M parameters loses more to quantisation than the papers' 7B to 70B, and its output head most of all, since it "
         "is the embedding table as well: one scale per channel is coarse for it. Finer group scales help (`e2m1:g32` against `e3m1`), "
