@@ -229,7 +229,7 @@ Verb add_quantize(CLI::App& app) {
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   app.add_flag("--export-input-scales", args->export_input_scales,
-               "Write static activation scales (needs calibration)");
+               "Static activation scales in the export: not written yet, refused");
   app.add_flag("--overwrite", args->overwrite, "Replace OUT and all it holds, if sub8 wrote it");
   app.add_flag("--dry-run", args->dry_run, "Print sizes only; read no weight, write nothing");
   app.add_flag("--layers", args->layers, "Print the error of every matrix");

@@ -153,7 +153,9 @@ Result<int64_t> context_length(const checkpoint::ModelConfig& config, const RunO
   if (length == 0) length = std::min(config.max_positions, kDefaultModelLen);
   if (length > config.max_positions) {
     return invalid_argument(
-        fmt::format("--max-model-len {} is beyond the {} positions that the model was made for",
+        fmt::format("a context of {} tokens (--max-model-len, or prompt and answer of a benchmark) "
+                    "is beyond the "
+                    "{} positions that the model was made for",
                     length, config.max_positions));
   }
   if (length < 2)

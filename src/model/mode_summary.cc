@@ -32,11 +32,13 @@ std::string describe_mode(const Program& program, ExecutionMode mode) {
   if (by_ratio && lowest == highest) out += fmt::format(", prefill ratio {}", lowest);
   if (by_ratio && lowest < highest)
     out += fmt::format(", prefill ratio {} to {} (by layer)", lowest, highest);
+  if (mode == ExecutionMode::kPaper)
+    out += fmt::format(" in steps of more than {} rows, 1 in others", kPaperRows);
   if (quantized < layers) {
     out += fmt::format("; {} of {} linear operations keep 16-bit activations", layers - quantized,
                        layers);
   }
-  if (by_ratio && lowest == 0) {
+  if (by_ratio && lowest == 0 && mode == ExecutionMode::kResidue) {
     out += fmt::format(
         "\nnote: {} run without residue, as in mode plain (4-bit activations); --prefill-ratio 1 "
         "compensates them in full, 0.125 to 0.5 in part after `sub8 calibrate`",

@@ -62,8 +62,8 @@ Status check_recipe(const Recipe& recipe) {
   }
   if (recipe.export_input_scales) {
     return unsupported(
-        "input scales (--export-input-scales) come from calibration, which this version does not "
-        "do; leave the option out to write weight-only NVFP4");
+        "static activation scales in the export (--export-input-scales) are not written yet, also "
+        "not after `sub8 calibrate`; leave the option out to write weight-only NVFP4");
   }
   if (recipe.decoded_dtype != format::DType::kBF16 && recipe.decoded_dtype != format::DType::kF32) {
     return invalid_argument("decoded weights are kept as bf16 or f32");

@@ -54,7 +54,10 @@ json::object ReplyTotals::timings() const {
        per_second(static_cast<double>(prompt_tokens_ - cached_tokens_), prompt_ms_)},
       {"predicted_n", completion_tokens_},
       {"predicted_ms", predicted_ms_},
-      {"predicted_per_second", per_second(static_cast<double>(completion_tokens_), predicted_ms_)},
+      // A request's first token belongs to its prompt's time.
+      {"predicted_per_second", per_second(static_cast<double>(std::max<int64_t>(
+                                              completion_tokens_ - std::ssize(seeds_), 0)),
+                                          predicted_ms_)},
       {"mode", model::execution_mode_name(mode_)}};
   // Without a seed in the request this is how to get the same answer again.
   if (seeds_.size() == 1) out["seed"] = seeds_[0];

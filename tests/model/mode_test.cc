@@ -148,6 +148,9 @@ TEST_P(Modes, TheModeInForceIsSaid) {
   const std::string none = said({ExecutionMode::kResidue, {}});
   EXPECT_TRUE(none.starts_with("mode residue, prefill ratio 0")) << none;
   EXPECT_NE(none.find("\nnote: prompt rows run without residue"), std::string::npos) << none;
+  const std::string paper = said({ExecutionMode::kPaper, {}});
+  EXPECT_NE(paper.find("in steps of more than 128 rows, 1 in others"), std::string::npos) << paper;
+  EXPECT_EQ(paper.find("note"), std::string::npos) << paper;
 }
 
 INSTANTIATE_TEST_SUITE_P(

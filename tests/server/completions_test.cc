@@ -38,6 +38,11 @@ TEST_F(CompletionsTest, WholeReply) {
   EXPECT_EQ(out.at("usage").at("prompt_tokens_details").at("cached_tokens"), 1);
   EXPECT_EQ(out.at("timings").at("predicted_n").to_number<size_t>(), answer);
   EXPECT_EQ(out.at("timings").at("seed"), 7);
+  // The first token's time is the prompt's, so that it does not count in the rate.
+  const auto& timings = out.at("timings");
+  const auto predicted_ms = timings.at("predicted_ms").to_number<double>();
+  EXPECT_NEAR(timings.at("predicted_per_second").to_number<double>() * predicted_ms,
+              1000.0 * static_cast<double>(answer - 1), 1e-3);
 }
 
 TEST_F(CompletionsTest, StreamEqualsWholeReplyAndSendsEveryToken) {
