@@ -142,7 +142,22 @@ class ModuleReader {
 struct Entry {
   const WeightInfo* info = nullptr;
   std::vector<size_t> extended;
+  std::optional<float> prefill_ratio;
 };
+
+// A plan's ratio: 0, 1, or one that has columns.
+Result<std::optional<float>> read_prefill_ratio(const JsonRef& node, const Entry& entry) {
+  const auto ratio_node = node.find("prefill_ratio");
+  if (!ratio_node) return std::optional<float>();
+  SUB8_ASSIGN_OR_RETURN(const double value, ratio_node->as_double());
+  const auto ratio = static_cast<float>(value);
+  const auto index = select_ratio_index(ratio);
+  const bool stored = index && std::find(entry.extended.begin(), entry.extended.end(), *index) !=
+                                   entry.extended.end();
+  if (stored || ratio == 0 || ratio == 1) return std::optional(ratio);
+  return corrupt_data(fmt::format("{} is {}, expected 0, 1 or one of the module's \"extensions\"{}",
+                                  ratio_node->where(), value, kAgain));
+}
 
 Result<Entry> read_entry(const std::string& name, const JsonRef& node, const WeightSource& source) {
   Entry out;
@@ -182,6 +197,7 @@ Result<Entry> read_entry(const std::string& name, const JsonRef& node, const Wei
     return corrupt_data(fmt::format("{}: weights of format {} have no extension",
                                     ratios_node.where(), out.info->format.name()));
   }
+  SUB8_ASSIGN_OR_RETURN(out.prefill_ratio, read_prefill_ratio(node, out));
   return out;
 }
 
@@ -261,6 +277,7 @@ Result<std::shared_ptr<const Residue>> read_residue(const fs::path& model_direct
     SUB8_ASSIGN_OR_RETURN(const Entry entry, read_entry(name, node, source));
     SUB8_RETURN_IF_ERROR(ModuleReader(name, *entry.info, tensors, tensors_path)
                              .read(entry.extended, out->modules[name]));
+    out->modules[name].prefill_ratio = entry.prefill_ratio;
   }
   if (!tensors.empty()) {
     return corrupt_data(fmt::format("{}: the tensor \"{}\" belongs to no module of residue.json",

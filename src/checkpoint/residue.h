@@ -38,6 +38,8 @@ struct ResidueModule {
   // [N, per_group * ceil(K/8)] in the format of the module's weight, with that weight's outer
   // scales; nothing where not stored.
   std::array<std::optional<StoredMatrix>, 3> extensions;
+  // What a plan chose for the module's prompt rows: 0, one of the extensions' ratios, or 1.
+  std::optional<float> prefill_ratio;
 };
 
 struct Residue {

@@ -46,9 +46,11 @@ json::object description(const Residue& residue, const WeightSource& source,
     if (const auto extended = plan.find(name); extended != plan.end()) {
       for (const size_t r : extended->second) ratios.emplace_back(kSelectRatios[r]);
     }
-    modules[name] = {{"format", info->format.name()},
-                     {"shape", {info->rows, info->cols}},
-                     {"extensions", std::move(ratios)}};
+    json::object entry = {{"format", info->format.name()},
+                          {"shape", {info->rows, info->cols}},
+                          {"extensions", std::move(ratios)}};
+    if (module.prefill_ratio) entry["prefill_ratio"] = *module.prefill_ratio;
+    modules[name] = std::move(entry);
   }
   return {
       {"format_version", kResidueFormatVersion},

@@ -73,6 +73,7 @@ class CpuExecutor {
       count += rows;
     }
     if (count > 0) linear(op, first, count, *kind);
+    if (observer_ != nullptr) observer_->linear_done(op);
     return {};
   }
   Status operator()(const RopeOp& op) {
@@ -257,7 +258,7 @@ class CpuExecutor {
   CpuPath path_;
 };
 
-Status Model::execute(const std::vector<Op>& ops, const Batch& batch,
+Status Model::execute(std::span<const Op> ops, const Batch& batch,
                       std::span<const int32_t> logit_rows, Observer* observer) {
   CpuExecutor executor(*this, batch, logit_rows, observer);
   for (const Op& op : ops) SUB8_RETURN_IF_ERROR(std::visit(executor, op));

@@ -71,11 +71,12 @@ kernels::AttentionKind attention_kind(const ModeOptions& options, kernels::KvTyp
 }
 
 float layer_prefill_ratio(const ModeOptions& options, const format::WeightFormat& weight,
-                          bool has_quarter) {
+                          bool has_quarter, std::optional<float> planned) {
   if (options.mode != ExecutionMode::kResidue && options.mode != ExecutionMode::kPaper) return 0;
   const auto format = fp4_activations(weight);
   if (!format) return 0;
   if (options.prefill_ratio) return *options.prefill_ratio;
+  if (planned) return *planned;
   return *format == format::ActivationFormat::kMxfp4 && has_quarter ? 0.25f : 0.0f;
 }
 

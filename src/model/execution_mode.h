@@ -63,7 +63,8 @@ struct RowExecution {
 struct ModeOptions {
   ExecutionMode mode = ExecutionMode::kAuto;
   // Share of the channels whose residue prompt rows get under kResidue and kPaper: 0, 1, or with
-  // calibrated masks 0.125, 0.25, 0.5. Nothing: layer_prefill_ratio's defaults.
+  // calibrated masks 0.125, 0.25, 0.5. Nothing: a plan's ratios, else defaults
+  // (layer_prefill_ratio).
   std::optional<float> prefill_ratio;
   // Attention of generated rows. Nothing: resattn under kResidue and kPaper over nvfp4 pages, else
   // 16-bit.
@@ -81,9 +82,10 @@ std::optional<format::ActivationFormat> fp4_activations(const format::WeightForm
 Status check_mode_options(const ModeOptions& options);
 
 // The ratio of one layer's prompt rows: 0 where the mode has none or the weight is not FP4; what
-// the options say; else 0.25 for mxfp4 with stored columns for it (`has_quarter`), 0 otherwise.
+// the options say; else what a plan chose (`planned`); else 0.25 for mxfp4 with stored columns for
+// it (`has_quarter`), 0 otherwise.
 float layer_prefill_ratio(const ModeOptions& options, const format::WeightFormat& weight,
-                          bool has_quarter);
+                          bool has_quarter, std::optional<float> planned = std::nullopt);
 
 // `prefill_ratio` is the layer's; `step_rows` is what kPaper's rule looks at, the other modes
 // ignore it.

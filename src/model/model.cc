@@ -53,8 +53,9 @@ kernels::AttentionKind Model::attention(ExecutionMode mode, RowClass row_class) 
   return attention_kind(options, options_.kv_type, row_class);
 }
 
-// Whether a mode makes a difference to a weight.
+// Whether a mode makes a difference to a weight, or to one in its place.
 bool Model::uses(ExecutionMode mode, const PackedMatrix& w) const {
+  if (options_.substitution) return mode != ExecutionMode::kWeightOnly;
   return !row_execution(mode, w.format, 0, RowClass::kGenerated, 1).weight_only;
 }
 
@@ -220,6 +221,12 @@ void Model::set_groups(const Batch& batch) {
 }
 
 Status Model::forward(const Batch& batch, Observer* observer) {
+  return run_body(batch, 0, program_.body.size(), observer);
+}
+
+Status Model::run_body(const Batch& batch, size_t first, size_t last, Observer* observer) {
+  SUB8_CHECK_LE(first, last);
+  SUB8_CHECK_LE(last, program_.body.size());
   const int64_t rows = batch.rows();
   SUB8_CHECK_LE(rows, options_.max_rows);
   SUB8_CHECK_EQ(batch.positions.size(), batch.tokens.size());
@@ -241,7 +248,7 @@ Status Model::forward(const Batch& batch, Observer* observer) {
   }
   last_rows_ = rows;
   set_groups(batch);
-  return execute(program_.body, batch, {}, observer);
+  return execute(std::span(program_.body).subspan(first, last - first), batch, {}, observer);
 }
 
 Result<std::span<const float>> Model::logits(std::span<const int32_t> rows, Observer* observer) {

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -41,6 +43,9 @@ struct ModelOptions {
   int64_t max_logit_rows = 16;  // rows per logits() call
   int64_t max_context = 0;      // longest sequence; 0: the model's limit
   int32_t kv_pages = 0;         // pages of 32 tokens, all sequences together
+  // substitute_linear may put coded weights in the place of dense ones: buffers for them are there,
+  // and a mode that none of the model's own layers can use is no error.
+  bool substitution = false;
   LoadProgressFn progress;
 };
 
@@ -85,6 +90,21 @@ class Observer {
   virtual void attention_input(const AttentionOp& /*op*/, kernels::InputRows /*q*/,
                                kernels::InputRows /*k*/, kernels::InputRows /*v*/,
                                int64_t /*rows*/) {}
+  // A linear layer is done.
+  virtual void linear_done(const LinearOp& /*op*/) {}
+};
+
+// Weights in the place of a linear layer's own.
+struct LinearSubstitute {
+  PackedMatrix weight;
+  float ratio = 0;  // of prompt rows
+  std::vector<uint8_t> masks;             // for a ratio between 0 and 1, as is the extension
+  std::optional<PackedMatrix> extension;
+};
+
+// What lies in the buffers between two operations; of one model.
+struct ActivationState {
+  std::vector<std::vector<std::byte>> buffers;
 };
 
 class Model {
@@ -117,6 +137,24 @@ class Model {
   // Runs all layers for the batch. Token ids and positions must be in range (checked).
   Status forward(const Batch& batch, Observer* observer = nullptr);
 
+  // ---- Looking at one layer at a time (planner, benchmarks) ------------------------------------
+
+  // Operations [first, last) of program().body; forward() is all of them. Buffers hold what the
+  // operations before `first` left, or what restore() brought back; KV pages likewise.
+  Status run_body(const Batch& batch, size_t first, size_t last, Observer* observer = nullptr);
+  // The buffers of the last batch's rows.
+  ActivationState save() const;
+  void restore(const ActivationState& state);
+
+  // Packs weights that can replace those of the linear operation `op` of program().body: parts in
+  // the order of its modules, all in one format; `extension` likewise for a ratio between 0 and 1.
+  Result<LinearSubstitute> pack_substitute(size_t op, const std::vector<const StoredMatrix*>& parts,
+                                           float ratio, std::vector<uint8_t> masks,
+                                           const std::vector<const StoredMatrix*>& extension) const;
+  // Until the next call, `op` computes with `substitute`, which must live as long; null: with its
+  // own weights. One operation at a time. Needs ModelOptions::substitution.
+  void substitute_linear(size_t op, const LinearSubstitute* substitute);
+
   // Logits of some rows of the last forward(), f32 [rows.size(), vocab_size]; valid until the next
   // call. May be called repeatedly for different rows.
   Result<std::span<const float>> logits(std::span<const int32_t> rows,
@@ -131,7 +169,7 @@ class Model {
   bool usable(ExecutionMode mode) const;
   void set_groups(const Batch& batch);
   Status read_kv_scales(const checkpoint::WeightSource& source);
-  Status execute(const std::vector<Op>& ops, const Batch& batch,
+  Status execute(std::span<const Op> ops, const Batch& batch,
                  std::span<const int32_t> logit_rows, Observer* observer);
   friend class CpuExecutor;
 
@@ -150,6 +188,8 @@ class Model {
   int64_t last_rows_ = 0;
   std::vector<RowGroup> groups_;  // of the last forward(), none empty, no kAuto
   std::vector<ExecutionMode> row_modes_;
+  // The operation that computes with other weights, as it was.
+  std::optional<std::pair<size_t, LinearOp>> substituted_;
 
   QuantizedLinearBuffers quantized_;
 };

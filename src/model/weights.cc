@@ -26,8 +26,20 @@ Result<Compensation> Weights::compensation(const std::vector<std::string>& modul
   const bool has_quarter = std::all_of(modules.begin(), modules.end(), [&](const auto& name) {
     return stored(name, quarter) != nullptr;
   });
+  const auto planned = [&](const std::string& name) {
+    const checkpoint::ResidueModule* module = residue == nullptr ? nullptr : residue->find(name);
+    return module == nullptr ? std::nullopt : module->prefill_ratio;
+  };
+  for (const std::string& name : modules) {
+    if (planned(name) == planned(modules[0])) continue;
+    return corrupt_data(fmt::format(
+        "sub8/residue.json: {} and {} are computed together, but have different prefill ratios; "
+        "run `sub8 quantize` with the plan again",
+        modules[0], name));
+  }
   Compensation out;
-  out.ratio = layer_prefill_ratio(execution_.mode, parts[0]->format, has_quarter);
+  out.ratio = layer_prefill_ratio(execution_.mode, parts[0]->format, has_quarter,
+                                  planned(modules[0]));
   const auto index = checkpoint::select_ratio_index(out.ratio);
   if (!index) return out;  // 0 and 1 need nothing
   std::vector<const StoredMatrix*> columns;
