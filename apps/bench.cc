@@ -248,11 +248,15 @@ Verb add_bench(CLI::App& app) {
                      "Write the figures here; - for standard output");
   CLI::App* engine = nullptr;
   const Verb engine_verb = add_bench_engine(app, &engine);
+  CLI::App* layers = nullptr;
+  const Verb layers_verb = add_bench_layers(app, &layers);
   CLI::App* serve = nullptr;
   const Verb serve_verb = add_bench_serve(app, &serve);
-  return [model, model_args, linear_args, engine, engine_verb, serve, serve_verb]() -> Status {
+  return [model, model_args, linear_args, engine, engine_verb, layers, layers_verb, serve,
+          serve_verb]() -> Status {
     if (model->parsed()) return bench_model(*model_args);
     if (engine->parsed()) return engine_verb();
+    if (layers->parsed()) return layers_verb();
     if (serve->parsed()) return serve_verb();
     return bench_linear_layers(*linear_args);
   };

@@ -34,4 +34,7 @@ Verb add_bench_engine(CLI::App& bench, CLI::App** sub_command);
 // `sub8 bench serve`: bench_serve.cc. Likewise.
 Verb add_bench_serve(CLI::App& bench, CLI::App** sub_command);
 
+// `sub8 bench layers`: bench_layers.cc, likewise.
+Verb add_bench_layers(CLI::App& bench, CLI::App** sub_command);
+
 }  // namespace sub8::apps

@@ -9,7 +9,6 @@
 
 #include "base/file.h"
 #include "common.h"
-#include "kvcache/page_pool.h"
 #include "quantize/plan.h"
 #include "quantize/row_quantizer.h"
 #include "study/store_calibration.h"
@@ -17,8 +16,6 @@
 
 namespace sub8::apps {
 namespace {
-
-constexpr int64_t kStepRows = 512;
 
 struct CalibrateArgs {
   std::string model;
@@ -65,28 +62,6 @@ Result<std::vector<study::Sample>> read_samples(const CalibrateArgs& args,
   return samples;
 }
 
-// Weight-only, with pages for one sample at a time.
-Result<std::unique_ptr<model::Model>> load(const checkpoint::WeightSource& source, int64_t context,
-                                           ThreadPool& pool) {
-  const int64_t limit = source.config().max_positions;
-  if (context > limit) {
-    return invalid_argument(
-        fmt::format("--length {} is beyond the model's {} positions", context, limit));
-  }
-  model::ModelOptions options;
-  SUB8_ASSIGN_OR_RETURN(options.path, selected_cpu_path());
-  options.max_context = context;
-  options.max_rows = std::min(context, kStepRows);
-  options.kv_pages =
-      static_cast<int32_t>((context + kvcache::kPageTokens - 1) / kvcache::kPageTokens);
-  say_decoded_memory(source, false);
-  ProgressBar bar("loading");
-  options.progress = [&](const model::LoadProgress& p) {
-    bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
-  };
-  return model::Model::load(source, options, pool);
-}
-
 Status run_calibrate(const CalibrateArgs& args) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(args.model, ignored)) {
@@ -115,8 +90,17 @@ Status run_calibrate(const CalibrateArgs& args) {
   for (const study::Sample& sample : samples) longest = std::max(longest, sample.size());
 
   ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
-  SUB8_ASSIGN_OR_RETURN(const auto model,
-                        load(*bundle.source, static_cast<int64_t>(longest), pool));
+  say_decoded_memory(*bundle.source, false);
+  ProgressBar loading("loading");
+  SUB8_ASSIGN_OR_RETURN(const auto model, study::load_for_calibration(
+                                              *bundle.source, static_cast<int64_t>(longest),
+                                              [&](const model::LoadProgress& p) {
+                                                loading.update(static_cast<double>(p.done_bytes),
+                                                               static_cast<double>(p.total_bytes),
+                                                               p.module);
+                                              },
+                                              pool));
+  loading.clear();
   ProgressBar bar("calibrating");
   options.progress = [&](int64_t done, int64_t total) {
     bar.update(static_cast<double>(done), static_cast<double>(total),

@@ -13,6 +13,7 @@
 #include "base/interrupt.h"
 #include "quantize/fake_int.h"
 #include "quantize/load_source.h"
+#include "study/planner.h"
 #include "text/utf8.h"
 
 namespace sub8::apps {
@@ -214,6 +215,34 @@ Status check_output_file(std::string_view option, const std::string& path) {
                     option, path, where));
   }
   return {};
+}
+
+Result<std::vector<quantize::LayerOption>> parse_layer_options(
+    const std::vector<std::string>& names, std::vector<float> ratios, bool residue) {
+  std::vector<std::optional<format::WeightFormat>> formats;
+  for (const std::string& name : names) {
+    std::optional<format::WeightFormat> format;
+    if (name != quantize::kOriginalName) {
+      auto parsed = format::parse_weight_format(name);
+      if (!parsed.ok()) return parsed.error().within("--formats");
+      if (Status fits = format::check_quantizable(*parsed); !fits.ok())
+        return fits.error().within("--formats");
+      format = *parsed;
+    }
+    if (std::find(formats.begin(), formats.end(), format) != formats.end())
+      return invalid_argument(fmt::format("--formats names {} twice", name));
+    formats.push_back(format);
+  }
+  std::sort(ratios.begin(), ratios.end());
+  for (size_t i = 0; i < ratios.size(); ++i) {
+    const bool known =
+        ratios[i] == 0 || ratios[i] == 1 || checkpoint::select_ratio_index(ratios[i]);
+    if (!known || (i > 0 && ratios[i] == ratios[i - 1])) {
+      return invalid_argument(fmt::format(
+          "--ratios: expected some of 0, 0.125, 0.25, 0.5, 1, each once, got {}", ratios[i]));
+    }
+  }
+  return study::plan_options(formats, ratios, residue);
 }
 
 Status check_model_args(const ModelArgs& args) {

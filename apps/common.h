@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "engine/bundle.h"
+#include "quantize/layer_plan.h"
 
 namespace sub8::apps {
 
@@ -98,6 +99,11 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
 // Whether a report can be written at `path` at the end: its directory exists and may be written.
 // Empty and "-" are fine.
 Status check_output_file(std::string_view option, const std::string& path);
+
+// Formats and prefill ratios of `sub8 plan` and `sub8 bench layers` (--formats, --ratios) as the
+// options of a layer.
+Result<std::vector<quantize::LayerOption>> parse_layer_options(
+    const std::vector<std::string>& formats, std::vector<float> ratios, bool residue);
 
 // Whether the formats and the mode of `args` exist and go together, as far as that shows without
 // opening the model.

@@ -17,6 +17,7 @@
 #include "model/mode_summary.h"
 #include "study/evaluate.h"
 #include "study/plot.h"
+#include "study/report.h"
 #include "study/weight_error.h"
 #include "verbs.h"
 
@@ -27,6 +28,8 @@ namespace json = boost::json;
 
 // Logit rows at a time: a vocabulary of 150,000 in FP32 then takes 40 MB.
 constexpr int64_t kLogitRows = 64;
+constexpr auto kNll = &study::WindowScore::negative_log_likelihood;
+constexpr auto kKl = &study::WindowScore::kl_divergence;
 
 struct EvalArgs {
   ModelArgs model;
@@ -41,6 +44,9 @@ struct EvalArgs {
   std::string rows = "prompt";
   bool operators = false;
   int64_t operator_rows = 128;
+  std::string report_path;
+  std::string baseline;
+  study::BootstrapOptions bootstrap;
 };
 
 struct Subject {
@@ -85,6 +91,7 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
 // One row of the report: a model, what it scored, and how far its weights are from the reference's.
 struct Row {
   ModelArgs args;
+  bool other_model = false;  // a sweep's @DIR
   study::Evaluation score;
   std::vector<study::WeightError> errors;
   std::string quantization;               // as stored, where nothing is quantised at load
@@ -94,6 +101,7 @@ struct Row {
   // What tells the rows of a sweep apart.
   std::string label() const {
     std::string out = args.weights.empty() ? "original" : args.weights;
+    if (other_model) out = "@" + args.model;
     if (args.four_over_six) out += "+4/6";
     if (!args.lm_head.empty()) out += "+head";
     if (args.mode != "auto") out += "+" + args.mode;
@@ -140,7 +148,7 @@ Status apply_flag(std::string_view flag, ModelArgs& args) {
   return {};
 }
 
-// "original" or FORMAT, then flags; applied to the options of the whole run.
+// "original", FORMAT or @MODEL, then flags; applied to the options of the whole run.
 Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
   const size_t end = std::min(text.find('+'), text.size());
   const std::string_view weights = text.substr(0, end);
@@ -150,7 +158,12 @@ Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
         "format, e.g. original,nvfp4+plain");
   }
   std::vector<std::string> kinds;  // what the flags so far have set
-  args.weights = weights == "original" ? "" : weights;
+  if (weights.starts_with('@')) {
+    args.model = weights.substr(1);
+    if (args.model.empty())
+      return invalid_argument("--sweep: '@' needs a model behind it, such as @out/planned");
+  }
+  args.weights = weights == "original" || weights.starts_with('@') ? "" : weights;
   text.remove_prefix(end);
   while (!text.empty()) {
     text.remove_prefix(1);
@@ -206,6 +219,30 @@ double storage_bits(const checkpoint::WeightSource& source, std::string_view bas
   return weights == 0 ? 0 : bits / weights;
 }
 
+// The row that differences are to: --baseline's, else the first.
+Result<size_t> baseline_place(const EvalArgs& args, const std::vector<Row>& rows) {
+  if (args.baseline.empty()) return size_t{0};
+  std::string labels;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].label() == args.baseline) return i;
+    labels += (i == 0 ? "" : ", ") + rows[i].label();
+  }
+  return invalid_argument(
+      fmt::format("--baseline '{}' is none of the sweep's rows: {}", args.baseline, labels));
+}
+
+json::value to_json(const std::optional<study::Interval>& interval) {
+  if (!interval) return nullptr;
+  return json::object{
+      {"estimate", interval->estimate}, {"low", interval->low}, {"high", interval->high}};
+}
+
+json::object to_json(const study::BootstrapOptions& bootstrap) {
+  return {{"resamples", bootstrap.resamples},
+          {"confidence", bootstrap.confidence},
+          {"seed", bootstrap.seed}};
+}
+
 // JSON has no infinity.
 json::value finite_or_null(double value) {
   return std::isfinite(value) ? json::value(value) : json::value(nullptr);
@@ -231,11 +268,14 @@ json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
                    {"scored_tokens", e.scored()},
                    {"perplexity", finite_or_null(e.perplexity())},
                    {"mean_nll", e.mean_nll()},
-                   {"nll_standard_error", e.nll_standard_error()}};
+                   {"nll_standard_error", e.nll_standard_error()},
+                   {"nll_interval", to_json(study::mean_interval(e.windows, kNll, args.bootstrap))},
+                   {"bootstrap", to_json(args.bootstrap)}};
   if (!args.reference.empty()) {
     out["reference"] = args.reference;
     out["kl_divergence"] = e.kl_divergence();
     out["kl_standard_error"] = e.kl_standard_error();
+    out["kl_interval"] = to_json(study::mean_interval(e.windows, kKl, args.bootstrap));
     out["top1_agreement"] = e.top1_agreement();
     json::array list;
     for (const study::WeightError& error : row.errors) {
@@ -289,6 +329,63 @@ void print_sweep(const EvalArgs& args, const std::vector<Row>& rows) {
   }
 }
 
+std::string shown(const std::optional<study::Interval>& interval) {
+  if (!interval) return "one window, no interval";
+  return fmt::format("{:+.6f} [{:+.6f}, {:+.6f}]", interval->estimate, interval->low,
+                     interval->high);
+}
+
+void print_differences(const EvalArgs& args, const std::vector<Row>& rows, size_t baseline) {
+  if (rows.size() < 2) return;
+  const Row& base = rows[baseline];
+  fmt::print("\ndifferences to {}, {:g}% intervals of the paired bootstrap over windows\n",
+             base.label(), 100 * args.bootstrap.confidence);
+  fmt::print("{:<26} {:>36} {:>36}\n", "weights", "KL divergence", "log-perplexity");
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i == baseline) continue;
+    const auto difference = [&](double study::WindowScore::*field) {
+      return shown(study::difference_interval(rows[i].score.windows, base.score.windows, field,
+                                              args.bootstrap));
+    };
+    fmt::print("{:<26} {:>36} {:>36}\n", rows[i].label(), difference(kKl), difference(kNll));
+  }
+}
+
+// The document of --report.
+study::Report make_document(const EvalArgs& args, const std::vector<Row>& rows, size_t baseline,
+                            int64_t tokens) {
+  study::Report out;
+  out.title = "Evaluation of " + valid_utf8(args.model.model);
+  out.has_reference = !args.reference.empty();
+  const study::Evaluation& first = rows[0].score;
+  out.facts.push_back(fmt::format("{} windows of {} tokens of {} ({} tokens in all, {} scored).",
+                                  first.windows.size(), args.window, valid_utf8(args.text), tokens,
+                                  first.scored()));
+  if (out.has_reference) {
+    out.facts.push_back(fmt::format(
+        "Reference: {}, {} activations.", valid_utf8(args.reference),
+        args.reference_activations.empty() ? args.model.activations : args.reference_activations));
+  }
+  out.facts.push_back(fmt::format("Rows count as {} rows. {}.", args.rows, cpu_features().model));
+  for (const Row& row : rows) out.rows.push_back({valid_utf8(row.label()), row.score, row.errors});
+  out.baseline = baseline;
+  out.bootstrap = args.bootstrap;
+  return out;
+}
+
+// Markdown's plots lie beside it, as NAME-kl_divergence.svg.
+Status write_document(const EvalArgs& args, const study::Report& report) {
+  const std::filesystem::path path = args.report_path;
+  if (path.extension() == ".html")
+    return write_file_atomic(path, valid_utf8(study::render_html(report)));
+  std::vector<std::string> images;
+  for (const auto& [name, svg] : study::report_plots(report)) {
+    images.push_back(path.stem().string() + "-" + name);
+    SUB8_RETURN_IF_ERROR(write_file_atomic(path.parent_path() / images.back(), valid_utf8(svg)));
+  }
+  return write_file_atomic(path, valid_utf8(study::render_markdown(report, images)));
+}
+
 study::Plot make_plot(const EvalArgs& args, const std::vector<Row>& rows) {
   study::Plot plot;
   const bool weights =
@@ -317,30 +414,43 @@ study::Plot make_plot(const EvalArgs& args, const std::vector<Row>& rows) {
 }
 
 // One model's report, or a sweep's: an object with the reports under "rows".
-json::object make_report(const EvalArgs& args, const std::vector<Row>& rows, int64_t tokens) {
+json::object make_report(const EvalArgs& args, const std::vector<Row>& rows, size_t baseline,
+                         int64_t tokens) {
   if (args.sweep.empty()) return to_json(args, rows[0], tokens);
   json::array list;
   for (const Row& row : rows) {
     json::object report = to_json(args, row, tokens);
     report["label"] = row.label();
+    const auto& base = rows[baseline].score.windows;
+    for (const auto& [key, field] :
+         {std::pair("kl_difference", kKl), std::pair("nll_difference", kNll)}) {
+      report[key] =
+          to_json(study::difference_interval(row.score.windows, base, field, args.bootstrap));
+    }
     list.push_back(std::move(report));
   }
-  return {{"schema_version", 1}, {"rows", std::move(list)}};
+  return {{"schema_version", 1}, {"baseline", rows[baseline].label()}, {"rows", std::move(list)}};
 }
 
 Status write_outputs(const EvalArgs& args, const std::vector<Row>& rows, int64_t tokens) {
-  const std::string report = valid_utf8(json::serialize(make_report(args, rows, tokens))) + "\n";
+  SUB8_ASSIGN_OR_RETURN(const size_t baseline, baseline_place(args, rows));
+  const std::string report =
+      valid_utf8(json::serialize(make_report(args, rows, baseline, tokens))) + "\n";
   if (args.json_path == "-") {
     fmt::print("{}", report);
   } else {
-    if (args.sweep.empty())
+    if (args.sweep.empty()) {
       print_table(args, rows[0]);
-    else
+    } else {
       print_sweep(args, rows);
+      print_differences(args, rows, baseline);
+    }
     if (!args.json_path.empty()) {
       SUB8_RETURN_IF_ERROR(write_file_atomic(args.json_path, report));
     }
   }
+  if (!args.report_path.empty())
+    SUB8_RETURN_IF_ERROR(write_document(args, make_document(args, rows, baseline, tokens)));
   if (args.plot_path.empty()) return {};
   return write_file_atomic(args.plot_path, valid_utf8(study::render_svg(make_plot(args, rows))));
 }
@@ -376,7 +486,23 @@ Status eval(EvalArgs args) {
   }
   SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
   SUB8_RETURN_IF_ERROR(check_output_file("--plot", args.plot_path));
+  SUB8_RETURN_IF_ERROR(check_output_file("--report", args.report_path));
+  const std::string kind = std::filesystem::path(args.report_path).extension();
+  if (!args.report_path.empty() && kind != ".md" && kind != ".html")
+    return invalid_argument(
+        fmt::format("--report '{}': the name must end in .md or .html, which says what is written",
+                    args.report_path));
+  if (!args.baseline.empty() && args.sweep.empty())
+    return invalid_argument("--baseline names a row of a --sweep");
   std::optional<InterruptEndsProcess> preparing(std::in_place);
+  std::vector<Row> rows;
+  if (!args.baseline.empty()) {  // a wrong name shows now, not after the work
+    for (const ModelArgs& model : models)
+      rows.push_back({.args = model, .other_model = model.model != args.model.model});
+    const auto place = baseline_place(args, rows);
+    if (!place.ok()) return place.error();
+    rows.clear();
+  }
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(const int threads, args.model.thread_count());
   ThreadPool pool(threads);
@@ -386,9 +512,8 @@ Status eval(EvalArgs args) {
   }
   std::vector<Subject> subjects;
   std::vector<model::Model*> pointers;
-  std::vector<Row> rows;
   for (const ModelArgs& model : models) {
-    Row row{.args = model};
+    Row row{.args = model, .other_model = model.model != args.model.model};
     SUB8_ASSIGN_OR_RETURN(Subject subject,
                           load_subject(model, args.window, pool,
                                        args.sweep.empty() ? "loading" : "loading " + row.label()));
@@ -440,7 +565,8 @@ Verb add_eval(CLI::App& app) {
   args->model.add_to(app);
   app.add_option("--sweep", args->sweep,
                  "Compare formats on one pass of the reference: a list of original or "
-                 "FORMAT with flags (+head, +4/6, +MODE, +ratio=R), e.g. "
+                 "FORMAT, or @MODEL for another checkpoint, with flags (+head, +4/6, +MODE, "
+                 "+ratio=R), e.g. "
                  "original,e3m2+head,nvfp4+4/6,nvfp4+plain,nvfp4+residue+ratio=1");
   app.add_option("--text", args->text, "UTF-8 text to score")->required();
   app.add_option("--window", args->window, "Tokens per window")
@@ -467,6 +593,19 @@ Verb add_eval(CLI::App& app) {
   app.add_option("--operator-rows", args->operator_rows, "With --operators: rows per linear layer")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--baseline", args->baseline,
+                 "With --sweep: the row that differences are to, as it is listed [the first]");
+  app.add_option("--resamples", args->bootstrap.resamples, "Of the bootstrap over windows")
+      ->check(CLI::Range(100, 10000000))
+      ->capture_default_str();
+  app.add_option("--confidence", args->bootstrap.confidence, "Of its intervals")
+      ->check(CLI::Range(0.01, 0.9999))
+      ->capture_default_str();
+  app.add_option("--bootstrap-seed", args->bootstrap.seed, "Which windows it draws")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 53))
+      ->capture_default_str();
+  app.add_option("--report", args->report_path,
+                 "Write a document with tables and plots here: .md (plots beside it) or .html");
   app.add_option("--json", args->json_path, "Write the report here; - for standard output");
   app.add_option("--plot", args->plot_path, "Write an SVG plot here");
   return [args] { return eval(*args); };

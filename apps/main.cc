@@ -99,7 +99,10 @@ int run(int argc, char** argv) {
   add("quantize", "Write a checkpoint with weights in another format", sub8::apps::add_quantize);
   add("calibrate", "Statistics, channel masks and K-Ext weights from text",
       sub8::apps::add_calibrate);
+  add("plan", "Choose a format and a prefill ratio for each layer within budgets",
+      sub8::apps::add_plan);
   add("inspect", "Show what a checkpoint holds", sub8::apps::add_inspect);
+  add("explain", "Show which kernel each layer uses, and why", sub8::apps::add_explain);
   add("eval", "Perplexity, KL divergence and top-1 agreement", sub8::apps::add_eval);
   add("bench", "Measure kernels and whole models", sub8::apps::add_bench);
   sub8::apps::require_strict_values(app);

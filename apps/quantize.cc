@@ -13,6 +13,8 @@
 
 #include "base/file.h"
 #include "common.h"
+#include "quantize/layer_plan.h"
+#include "study/store_calibration.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -25,6 +27,11 @@ struct QuantizeArgs {
   std::string input;
   std::string output;
   std::string weights;
+  std::string plan;
+  std::string text;
+  int64_t samples = 1024;
+  int64_t length = 2048;
+  int64_t seed = 42;
   std::string lm_head;
   std::vector<std::string> skip;
   std::vector<std::string> overrides;
@@ -43,7 +50,15 @@ struct QuantizeArgs {
 
 Result<quantize::Recipe> make_recipe(const QuantizeArgs& args) {
   quantize::Recipe out;
-  SUB8_ASSIGN_OR_RETURN(out.weights, format::parse_weight_format(args.weights));
+  if (args.weights.empty() == args.plan.empty())
+    return invalid_argument("give either --weights FORMAT or --plan FILE");
+  if (args.plan.empty() && !args.text.empty())
+    return invalid_argument(
+        "--text calibrates what a --plan chose; for --weights, run `sub8 "
+        "calibrate` on the result");
+  if (args.plan.empty()) {
+    SUB8_ASSIGN_OR_RETURN(out.weights, format::parse_weight_format(args.weights));
+  }
   if (!args.lm_head.empty()) {
     SUB8_ASSIGN_OR_RETURN(out.lm_head, format::parse_weight_format(args.lm_head));
   }
@@ -62,6 +77,10 @@ Result<quantize::Recipe> make_recipe(const QuantizeArgs& args) {
   out.export_input_scales = args.export_input_scales;
   out.decoded_dtype = args.decoded == "f32" ? format::DType::kF32 : format::DType::kBF16;
   return out;
+}
+
+std::string file_name(const std::string& path) {
+  return valid_utf8(std::filesystem::path(path).lexically_normal().filename().string());
 }
 
 // The tokenizer and template files that make the output a complete model directory.
@@ -163,22 +182,92 @@ Status write_report(const QuantizeArgs& args, const quantize::QuantizeReport& re
                             std::strerror(number));
 }
 
+// The plan, after the checks that need no model.
+Result<quantize::LayerPlan> read_plan(const QuantizeArgs& args) {
+  SUB8_ASSIGN_OR_RETURN(quantize::LayerPlan plan, quantize::read_layer_plan(args.plan));
+  const bool rules = args.scale != "amax" || args.mx_rule != "even" || args.four_over_six;
+  if (rules || !args.skip.empty() || !args.overrides.empty()) {
+    return invalid_argument(
+        "--plan says what each layer becomes and by which rules: leave out --skip, --override, "
+        "--scale, --mx-rule and --four-over-six");
+  }
+  if (plan.residue && args.text.empty()) {
+    return invalid_argument(
+        "the plan has prefill ratios, which need the activations of a text: give --text FILE (and "
+        "--samples, --length, --seed) as for `sub8 calibrate`");
+  }
+  if (!plan.residue && !args.text.empty())
+    return invalid_argument(
+        "the plan is for weight-only execution, which calibrates nothing: leave "
+        "out --text");
+  return plan;
+}
+
+// Calibrates the finished weights and stores masks, columns and ratios beside them.
+Status store_plan_residue(const QuantizeArgs& args, const quantize::LayerPlan& plan,
+                          const checkpoint::WeightSource& original,
+                          const std::filesystem::path& directory, ThreadPool& pool) {
+  SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(directory));
+  SUB8_ASSIGN_OR_RETURN(const engine::Bundle bundle, engine::make_bundle(std::move(source)));
+  SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
+  study::CalibrateOptions sampling{
+      .samples = args.samples, .length = args.length, .seed = static_cast<uint64_t>(args.seed)};
+  auto samples = study::text_samples(*bundle.tokenizer, text, sampling);
+  if (!samples.ok()) return samples.error().within(args.text);
+  study::StoreOptions store;
+  store.original = &original;
+  store.original_name = file_name(args.input);
+  store.text_name = file_name(args.text);
+  store.rules = plan.rules.block;
+  store.ratios.clear();
+  for (const quantize::PlannedLayer& layer : plan.layers) {
+    if (!layer.option.format || !model::fp4_activations(*layer.option.format)) continue;
+    for (const std::string& module : layer.modules)
+      store.planned[module] = layer.option.prefill_ratio;
+  }
+  ProgressBar bar("calibrating");
+  sampling.progress = [&](int64_t done, int64_t total) {
+    bar.update(static_cast<double>(done), static_cast<double>(total),
+               fmt::format("sample {} of {}", done, total));
+  };
+  SUB8_ASSIGN_OR_RETURN(const auto model,
+                        study::load_for_calibration(*bundle.source, args.length, {}, pool));
+  SUB8_ASSIGN_OR_RETURN(const study::Calibration calibration,
+                        study::calibrate(*model, *samples, sampling));
+  const auto stored =
+      study::store_calibration(directory, *bundle.source, calibration, sampling, store, pool);
+  return stored.ok() ? Status() : Status(stored.error());
+}
+
 Status run_quantize(const QuantizeArgs& args) {
-  SUB8_ASSIGN_OR_RETURN(const quantize::Recipe recipe, make_recipe(args));
+  SUB8_ASSIGN_OR_RETURN(quantize::Recipe recipe, make_recipe(args));
   SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
+  std::optional<quantize::LayerPlan> plan;
+  if (!args.plan.empty()) {
+    SUB8_ASSIGN_OR_RETURN(plan, read_plan(args));
+  }
   SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.input));
+  if (plan) {
+    if (Status fits = quantize::check_layer_plan(*plan, *source); !fits.ok())
+      return fits.error().within(args.plan);
+    quantize::apply_layer_plan(*plan, recipe);
+  }
   for (const std::string& warning : source->warnings()) print_warning(warning);
   quantize::OutputOptions options;
   options.directory = args.output;
   options.overwrite = args.overwrite;
   options.dry_run = args.dry_run;
-  options.source_name =
-      valid_utf8(std::filesystem::path(args.input).lexically_normal().filename().string());
+  options.source_name = file_name(args.input);
   options.version = SUB8_VERSION;
   if (!args.dry_run) {
     SUB8_ASSIGN_OR_RETURN(options.extra_files, extra_files(*source));
   }
   ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
+  if (plan && plan->residue) {
+    options.complete = [&](const std::filesystem::path& directory) {
+      return store_plan_residue(args, *plan, *source, directory, pool);
+    };
+  }
   ProgressBar bar("quantising");
   SUB8_ASSIGN_OR_RETURN(const quantize::QuantizeReport report,
                         quantize::quantize_checkpoint(
@@ -201,10 +290,28 @@ Verb add_quantize(CLI::App& app) {
   app.add_option("IN", args->input, "A Hugging Face directory or a .gguf file")->required();
   app.add_option("OUT", args->output, "The directory to write")->required();
   app.add_option(
-         "--weights", args->weights,
-         "Format of the Linear weights: eXmY of 3 to 8 bits (e3m2, e2m2, ...), with group scales "
-         "eXmY:g32, :g64 or :g128 (Y at most 3), nvfp4, mxfp4, mxfp6_e3m2, mxfp6_e2m3, mxfp8")
-      ->required();
+      "--weights", args->weights,
+      "Format of the Linear weights: eXmY of 3 to 8 bits (e3m2, e2m2, ...), with group scales "
+      "eXmY:g32, :g64 or :g128 (Y at most 3), nvfp4, mxfp4, mxfp6_e3m2, mxfp6_e2m3, mxfp8");
+  app.add_option(
+      "--plan", args->plan,
+      "Instead of --weights: formats and prefill ratios of each layer, from `sub8 plan`");
+  CLI::Option* text = app.add_option("--text", args->text,
+                                     "With a --plan for the mode residue: UTF-8 text that the "
+                                     "result is calibrated on, as in `sub8 "
+                                     "calibrate`");
+  app.add_option("--samples", args->samples, "With --text: at most this many samples")
+      ->needs(text)
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--length", args->length, "With --text: tokens of a sample")
+      ->needs(text)
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--seed", args->seed, "With --text: which samples are drawn")
+      ->needs(text)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53))
+      ->capture_default_str();
   app.add_option("--lm-head", args->lm_head,
                  "Quantise the output head too, to this format [kept in 16 bits]");
   app.add_option("--skip", args->skip,

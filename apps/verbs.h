@@ -16,7 +16,9 @@ Verb add_run(CLI::App& app);
 Verb add_serve(CLI::App& app);
 Verb add_quantize(CLI::App& app);
 Verb add_calibrate(CLI::App& app);
+Verb add_plan(CLI::App& app);
 Verb add_inspect(CLI::App& app);
+Verb add_explain(CLI::App& app);
 Verb add_eval(CLI::App& app);
 Verb add_bench(CLI::App& app);
 

@@ -54,6 +54,8 @@ macro(sub8_find_dependencies)
   pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
   pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
   pkg_check_modules(LIBEDIT REQUIRED IMPORTED_TARGET libedit)
+  # Without it `sub8 plan` cannot choose, and says so.
+  pkg_check_modules(CBC IMPORTED_TARGET cbc)
   if(SUB8_TESTS)
     find_package(GTest REQUIRED)
   endif()

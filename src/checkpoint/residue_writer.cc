@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "base/file.h"
+#include "base/fnv1a.h"
 #include "checkpoint/pretty_json.h"
 #include "checkpoint/residue.h"
 #include "checkpoint/residue_names.h"
@@ -17,18 +18,6 @@ namespace {
 
 using format::DType;
 using format::OuterScale;
-
-// FNV-1a: tells two calibrations apart, nothing more.
-class Fingerprint {
- public:
-  void add(std::span<const uint8_t> bytes) {
-    for (const uint8_t byte : bytes) hash_ = (hash_ ^ byte) * 0x100000001b3u;
-  }
-  std::string text() const { return fmt::format("{:016x}", hash_); }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325u;
-};
 
 template <class T>
 std::span<const uint8_t> bytes_of(const T* values, size_t count) {
@@ -142,7 +131,7 @@ Status write_residue(const fs::path& model_directory, const Residue& residue,
                      const WeightSource& source, const ExtensionPlan& plan,
                      const ExtensionFn& extend) {
   json::object root = description(residue, source, plan);
-  Fingerprint fingerprint;
+  Fnv1a fingerprint;
   const std::string text = json::serialize(root);
   fingerprint.add(bytes_of(text.data(), text.size()));
   for (const auto& [name, module] : residue.modules)

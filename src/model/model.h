@@ -97,8 +97,8 @@ class Observer {
 // Weights in the place of a linear layer's own.
 struct LinearSubstitute {
   PackedMatrix weight;
-  float ratio = 0;  // of prompt rows
-  std::vector<uint8_t> masks;             // for a ratio between 0 and 1, as is the extension
+  float ratio = 0;             // of prompt rows
+  std::vector<uint8_t> masks;  // for a ratio between 0 and 1, as is the extension
   std::optional<PackedMatrix> extension;
 };
 
@@ -169,8 +169,8 @@ class Model {
   bool usable(ExecutionMode mode) const;
   void set_groups(const Batch& batch);
   Status read_kv_scales(const checkpoint::WeightSource& source);
-  Status execute(std::span<const Op> ops, const Batch& batch,
-                 std::span<const int32_t> logit_rows, Observer* observer);
+  Status execute(std::span<const Op> ops, const Batch& batch, std::span<const int32_t> logit_rows,
+                 Observer* observer);
   friend class CpuExecutor;
 
   checkpoint::ModelConfig config_;

@@ -38,8 +38,8 @@ Result<Compensation> Weights::compensation(const std::vector<std::string>& modul
         modules[0], name));
   }
   Compensation out;
-  out.ratio = layer_prefill_ratio(execution_.mode, parts[0]->format, has_quarter,
-                                  planned(modules[0]));
+  out.ratio =
+      layer_prefill_ratio(execution_.mode, parts[0]->format, has_quarter, planned(modules[0]));
   const auto index = checkpoint::select_ratio_index(out.ratio);
   if (!index) return out;  // 0 and 1 need nothing
   std::vector<const StoredMatrix*> columns;

@@ -14,24 +14,6 @@ using checkpoint::WeightKind;
 using checkpoint::WeightSource;
 using format::WeightFormat;
 
-// Modules that other engines fuse, and that therefore share one tensor scale.
-std::string fused_group(std::string_view name) {
-  struct Part {
-    std::string_view part, group;
-  };
-  constexpr Part kParts[] = {{".q_proj", ".qkv_proj"},
-                             {".k_proj", ".qkv_proj"},
-                             {".v_proj", ".qkv_proj"},
-                             {".gate_proj", ".gate_up_proj"},
-                             {".up_proj", ".gate_up_proj"}};
-  for (const Part& p : kParts) {
-    if (name.ends_with(p.part)) {
-      return std::string(name.substr(0, name.size() - p.part.size())) + std::string(p.group);
-    }
-  }
-  return std::string(name);
-}
-
 bool is_token_table(const WeightInfo& info) {
   return info.kind == WeightKind::kEmbedding && info.name.ends_with("embed_tokens");
 }
@@ -74,6 +56,12 @@ class FormatChooser {
     const bool head = info.name == "lm_head" || (tied_head && is_token_table(info));
     if (head) return recipe_.lm_head;
     if (info.kind != WeightKind::kLinear) return std::optional<WeightFormat>();
+    if (recipe_.modules) {
+      const auto planned = recipe_.modules->find(info.name);
+      if (planned == recipe_.modules->end())
+        return invalid_argument("the plan says nothing about " + info.name);
+      return planned->second;
+    }
     if (example_.empty()) example_ = info.name;
     bool skipped = false;
     for (Matcher& skip : skips_) {
@@ -103,14 +91,6 @@ class FormatChooser {
   std::vector<Matcher> overrides_;
   std::string example_;
 };
-
-// The format in which a kept matrix is written: as stored, or what a GGUF block type is decoded to.
-WeightFormat kept_format(const WeightInfo& info, const Recipe& recipe) {
-  if (!info.format.dense) return info.format;
-  const bool stored_dense =
-      info.stored_type == "BF16" || info.stored_type == "F16" || info.stored_type == "F32";
-  return stored_dense ? info.format : format::dense_format(recipe.decoded_dtype);
-}
 
 // What is kept as stored needs a name that the file's map can hold.
 Status check_kept_format(const PlannedWeight& w) {
@@ -219,6 +199,30 @@ void add(SizeTable& table, const std::string& format, WeightKind kind, bool quan
 
 }  // namespace
 
+std::string fused_group(std::string_view module) {
+  struct Part {
+    std::string_view part, group;
+  };
+  constexpr Part kParts[] = {{".q_proj", ".qkv_proj"},
+                             {".k_proj", ".qkv_proj"},
+                             {".v_proj", ".qkv_proj"},
+                             {".gate_proj", ".gate_up_proj"},
+                             {".up_proj", ".gate_up_proj"}};
+  for (const Part& p : kParts) {
+    if (module.ends_with(p.part)) {
+      return std::string(module.substr(0, module.size() - p.part.size())) + std::string(p.group);
+    }
+  }
+  return std::string(module);
+}
+
+WeightFormat kept_format(const WeightInfo& info, format::DType decoded) {
+  if (!info.format.dense) return info.format;
+  const bool stored_dense =
+      info.stored_type == "BF16" || info.stored_type == "F16" || info.stored_type == "F32";
+  return stored_dense ? info.format : format::dense_format(decoded);
+}
+
 Result<Plan> plan_quantization(const WeightSource& source, const Recipe& recipe) {
   SUB8_RETURN_IF_ERROR(check_recipe(recipe));
   Plan plan;
@@ -244,7 +248,7 @@ Result<Plan> plan_quantization(const WeightSource& source, const Recipe& recipe)
       SUB8_ASSIGN_OR_RETURN(const std::optional<WeightFormat> chosen,
                             chooser.choose(info, plan.tied_head));
       w.quantize = chosen.has_value();
-      w.format = chosen ? *chosen : kept_format(info, recipe);
+      w.format = chosen ? *chosen : kept_format(info, recipe.decoded_dtype);
       SUB8_RETURN_IF_ERROR(check_kept_format(w));
       head_seen = head_seen || info.name == "lm_head" || (plan.tied_head && is_token_table(info));
     }

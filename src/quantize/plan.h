@@ -47,6 +47,14 @@ struct Plan {
 // that cannot hold the recipe.
 Result<Plan> plan_quantization(const checkpoint::WeightSource& source, const Recipe& recipe);
 
+// What modules that other engines fuse share in their names (q/k/v: "...qkv_proj", gate/up:
+// "...gate_up_proj"); of others the name itself. They share one tensor scale, and one format in a
+// layer plan.
+std::string fused_group(std::string_view module);
+
+// The format in which a kept matrix is written: as stored, or what a GGUF block type is decoded to.
+format::WeightFormat kept_format(const checkpoint::WeightInfo& info, format::DType decoded);
+
 // ---- Sizes (dry runs, `inspect`) ---------------------------------------------------------------
 
 struct FormatSize {

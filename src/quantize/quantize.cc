@@ -240,13 +240,15 @@ std::string provenance_text(const WeightSource& source, const Recipe& recipe,
   const json::object head = {
       {"format", recipe.lm_head ? json::value(recipe.lm_head->name()) : json::value(nullptr)},
       {"tied", source.tied_head()}};
+  const json::value weights =
+      recipe.modules ? json::value("plan") : json::value(recipe.weights.name());
   const json::object made = {
       {"schema_version", 1},
       {"producer", json::object{{"name", "sub8"}, {"version", options.version}}},
       {"source", json::object{{"name", options.source_name},
                               {"quantization", source.quantization()},
                               {"weight_bytes", report.source.total_bytes}}},
-      {"recipe", json::object{{"weights", recipe.weights.name()},
+      {"recipe", json::object{{"weights", weights},
                               {"lm_head", head},
                               {"skip", std::move(skip)},
                               {"overrides", std::move(overrides)},
@@ -389,6 +391,7 @@ Result<QuantizeReport> quantize_checkpoint(const WeightSource& source, const Rec
   SUB8_RETURN_IF_ERROR(writer.finish());
   report.file_bytes = writer.total_bytes();
   SUB8_RETURN_IF_ERROR(write_texts(source, recipe, options, plan, report, output.path()));
+  if (options.complete) SUB8_RETURN_IF_ERROR(options.complete(output.path()));
   SUB8_RETURN_IF_ERROR(check_interrupt());
   SUB8_RETURN_IF_ERROR(output.commit());
   return report;

@@ -42,6 +42,8 @@ struct OutputOptions {
   int64_t shard_bytes = checkpoint::SafetensorsWriter::kDefaultShardBytes;
   std::string source_name;    // for the provenance record: a name, not a path of this machine
   std::string version = "0";  // of the program
+  // Adds to the finished directory before it appears under its name; an error leaves nothing.
+  std::function<Status(const std::filesystem::path& directory)> complete;
 };
 
 struct Progress {

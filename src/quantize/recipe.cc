@@ -47,8 +47,20 @@ Result<FormatOverride> parse_override(std::string_view text) {
 }
 
 Status check_recipe(const Recipe& recipe) {
-  SUB8_RETURN_IF_ERROR(check_format(recipe.weights, "weights"));
-  bool any_nvfp4 = recipe.weights == format::nvfp4_format();
+  bool any_nvfp4 = false;
+  if (recipe.modules) {
+    if (!recipe.skip.empty() || !recipe.overrides.empty())
+      return invalid_argument(
+          "a plan names every layer's format: it goes with no skip or override");
+    for (const auto& [name, format] : *recipe.modules) {
+      if (!format) continue;
+      SUB8_RETURN_IF_ERROR(check_format(*format, name));
+      any_nvfp4 = any_nvfp4 || *format == format::nvfp4_format();
+    }
+  } else {
+    SUB8_RETURN_IF_ERROR(check_format(recipe.weights, "weights"));
+    any_nvfp4 = recipe.weights == format::nvfp4_format();
+  }
   if (recipe.lm_head) {
     SUB8_RETURN_IF_ERROR(check_format(*recipe.lm_head, "output head"));
     any_nvfp4 = any_nvfp4 || *recipe.lm_head == format::nvfp4_format();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +46,9 @@ struct Recipe {
   // overrides; of several matching overrides the first one counts. Neither reaches the head.
   std::vector<NamePattern> skip;
   std::vector<FormatOverride> overrides;
+  // A plan's (layer_plan.h): the format of every Linear weight inside the layers by its name;
+  // nothing: it stays as it is. Then `weights` has no meaning, skips and overrides are refused.
+  std::optional<std::map<std::string, std::optional<format::WeightFormat>, std::less<>>> modules;
 
   RowRules rules;  // scale method, MX exponent rule, four-over-six
   Layout layout = Layout::kAuto;

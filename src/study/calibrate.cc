@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/cpu.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "engine/philox.h"
@@ -15,6 +16,8 @@
 
 namespace sub8::study {
 namespace {
+
+constexpr int64_t kStepRows = 512;
 
 Status check_options(const CalibrateOptions& options) {
   if (options.samples < 1) {
@@ -219,6 +222,27 @@ Result<std::vector<Sample>> jsonl_samples(const engine::Bundle& bundle, std::str
   if (out.empty())
     return invalid_argument(fmt::format("{} has no line with a token in it", source));
   return out;
+}
+
+Result<std::unique_ptr<model::Model>> load_for_calibration(const checkpoint::WeightSource& source,
+                                                           int64_t context,
+                                                           model::LoadProgressFn progress,
+                                                           ThreadPool& pool) {
+  const int64_t limit = source.config().max_positions;
+  if (context > limit) {
+    return invalid_argument(
+        fmt::format("samples of {} tokens are beyond the model's {} positions; give a smaller "
+                    "--length",
+                    context, limit));
+  }
+  model::ModelOptions options;
+  SUB8_ASSIGN_OR_RETURN(options.path, selected_cpu_path());
+  options.max_context = context;
+  options.max_rows = std::min(context, kStepRows);
+  options.kv_pages =
+      static_cast<int32_t>((context + kvcache::kPageTokens - 1) / kvcache::kPageTokens);
+  options.progress = std::move(progress);
+  return model::Model::load(source, options, pool);
 }
 
 Result<Calibration> calibrate(model::Model& model, std::span<const Sample> samples,

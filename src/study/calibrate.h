@@ -59,6 +59,13 @@ struct Calibration {
   int64_t tokens = 0;
 };
 
+// A model as calibrate() wants it, for samples of up to `context` tokens: weight-only, pages for
+// one sample. An error where the model has fewer positions.
+Result<std::unique_ptr<model::Model>> load_for_calibration(const checkpoint::WeightSource& source,
+                                                           int64_t context,
+                                                           model::LoadProgressFn progress,
+                                                           ThreadPool& pool);
+
 // Runs the samples one after the other, each from position 0. The model computes with bf16
 // activations, has max_context for the longest sample and KV pages for it; max_rows, threads and
 // the instruction set's path with equal sums do not change the result. The head's input is looked

@@ -21,6 +21,7 @@ Result<StoreReport> store_calibration(const std::filesystem::path& model_directo
   residue.length = calibrated.length;
   residue.tokens = calibration.tokens;
   residue.seed = calibrated.seed;
+  int64_t total = 0;
   for (const auto& [name, statistics] : calibration.modules) {
     const checkpoint::WeightInfo* info = source.find(name);
     SUB8_CHECK(info != nullptr);
@@ -29,11 +30,18 @@ Result<StoreReport> store_calibration(const std::filesystem::path& model_directo
     module.amax = statistics.amax;
     checkpoint::select_channels(module);
     ++report.modules;
-    if (options.ratios.empty() || !model::fp4_activations(info->format)) continue;
-    plan[name] = options.ratios;
+    if (!model::fp4_activations(info->format)) continue;
+    std::vector<size_t> ratios = options.ratios;
+    if (const auto planned = options.planned.find(name); planned != options.planned.end()) {
+      module.prefill_ratio = planned->second;
+      const auto index = checkpoint::select_ratio_index(planned->second);
+      ratios = index ? std::vector<size_t>{*index} : std::vector<size_t>();
+    }
+    if (ratios.empty()) continue;
+    total += static_cast<int64_t>(ratios.size());
+    plan[name] = std::move(ratios);
     ++report.extended;
   }
-  const int64_t total = report.extended * static_cast<int64_t>(options.ratios.size());
   int64_t done = 0;
   const auto extend = [&](const std::string& name, size_t ratio) -> Result<StoredMatrix> {
     SUB8_RETURN_IF_ERROR(check_interrupt());

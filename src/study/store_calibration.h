@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,9 @@ namespace sub8::study {
 
 struct StoreOptions {
   std::vector<size_t> ratios = {1};  // places in checkpoint::kSelectRatios that get columns
+  // A plan's prefill ratios by module: written for each, and its columns where it lies between 0
+  // and 1, whatever `ratios` says. Modules without an entry have none.
+  std::map<std::string, float, std::less<>> planned;
   // Whose columns are quantised; null: the decoded weights of the model itself.
   const checkpoint::WeightSource* original = nullptr;
   std::string original_name;  // a name, not a path of this machine
