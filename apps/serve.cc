@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <map>
 #include <thread>
@@ -198,6 +199,12 @@ void serve_until_interrupted(server::Server& server, engine::Service& service, d
     log.warn("drain_timeout: what is still running is cancelled");
     service.shutdown();  // tells the clients
     server.wait_idle(2s);
+  }
+  if (!server.drop_grammars(2s)) {
+    // Nothing interrupts it, and a small expression may take hours.
+    log.warn("stopped without waiting for a grammar that is being compiled");
+    std::this_thread::sleep_for(200ms);  // for the log's thread to write that
+    std::_Exit(0);
   }
   server.stop();
   service.shutdown();

@@ -13,6 +13,7 @@
 #include "server/config.h"
 #include "server/generation.h"
 #include "server/grammar.h"
+#include "server/grammar_queue.h"
 #include "server/metrics.h"
 #include "server/router.h"
 #include "server/served_model.h"
@@ -33,6 +34,7 @@ struct Api {
   Backend& backend;
   Metrics& metrics;
   GrammarCompiler* grammars;     // null: structured output is refused
+  GrammarQueue& grammar_queue;   // where they are compiled
   std::string grammars_missing;  // why, and what to install
   ToolFamily tool_family;
   std::string version;

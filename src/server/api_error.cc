@@ -1,5 +1,8 @@
 #include "server/api_error.h"
 
+#include <exception>
+#include <new>
+
 #include "text/utf8.h"
 
 namespace sub8::server {
@@ -58,6 +61,16 @@ HttpResponse error_response(int status, std::string_view message, std::string_vi
 
 HttpResponse error_response(const Error& error, std::string_view param) {
   return error_response(http_status(error.code), error.message, param);
+}
+
+void run_guarded(Exchange& exchange, const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const std::bad_alloc&) {
+    exchange.respond(error_response(503, "out of memory"));
+  } catch (const std::exception& failure) {
+    exchange.respond(error_response(500, failure.what()));
+  }
 }
 
 HttpResponse json_response(const json::value& body) {

@@ -2,13 +2,14 @@
 // {"error": {"message", "type", "param", "code"}} with an HTTP status.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
 #include <boost/json.hpp>
 
 #include "base/error.h"
-#include "server/http_message.h"
+#include "server/exchange.h"
 
 namespace sub8::server {
 
@@ -24,6 +25,9 @@ boost::json::object error_body(int status, std::string_view message, std::string
 
 HttpResponse error_response(int status, std::string_view message, std::string_view param = {});
 HttpResponse error_response(const Error& error, std::string_view param = {});
+
+// Runs `run`; what it throws becomes the answer.
+void run_guarded(Exchange& exchange, const std::function<void()>& run);
 
 HttpResponse json_response(const boost::json::value& body);
 

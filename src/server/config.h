@@ -14,7 +14,7 @@ struct ServerConfig {
   std::string host = "127.0.0.1";  // an address, or a name that resolves to one
   uint16_t port = 8000;            // 0: any free one, see Server::port()
   int io_threads = 2;              // connections and streams
-  int worker_threads = 2;          // parsing, templates, tokenising, grammars
+  int worker_threads = 2;          // parsing, templates, tokenising
 
   // Accepted as `Authorization: Bearer KEY`. Empty: no keys asked for.
   std::vector<std::string> api_keys;

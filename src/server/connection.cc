@@ -276,13 +276,7 @@ void Connection::dispatch() {
   SUB8_CHECK(route != nullptr);  // the policy has seen it
   auto run = [exchange = exchange_, route] {
     if (exchange->closed()) return;
-    try {
-      route->handler(exchange);
-    } catch (const std::bad_alloc&) {
-      exchange->respond(error_response(503, "out of memory"));
-    } catch (const std::exception& failure) {
-      exchange->respond(error_response(500, failure.what()));
-    }
+    run_guarded(*exchange, [&] { route->handler(exchange); });
   };
   if (route->quick) {
     run();

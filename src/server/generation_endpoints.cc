@@ -1,5 +1,6 @@
 // POST /v1/completions and /v1/chat/completions.
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -32,14 +33,6 @@ Status check_fits(const engine::Request& request, const engine::EngineInfo& info
   return {};
 }
 
-// Compiles the grammar, where one is asked for, into a constraint.
-Status add_constraint(const Api& api, const GenerationFields& fields, engine::Request& request) {
-  if (!fields.grammar) return {};
-  if (api.grammars == nullptr) return invalid_argument(api.grammars_missing);
-  SUB8_ASSIGN_OR_RETURN(request.constraint, api.grammars->compile(*fields.grammar));
-  return {};
-}
-
 void log_result(const Api& api, const GenerationResult& r) {
   api.log->info(
       "generation id={} prompt_tokens={} cached_tokens={} completion_tokens={} queue_ms={:.1f} "
@@ -48,18 +41,51 @@ void log_result(const Api& api, const GenerationResult& r) {
       to_ms(r.first_token_seconds), to_ms(r.seconds), engine::finish_reason_name(r.finish));
 }
 
-// Submits `requests`; the first error answers for all.
+// One request of a client on its way to the engine.
+struct Submission {
+  std::shared_ptr<Exchange> exchange;
+  std::vector<engine::Request> requests;
+  std::unique_ptr<Reply> reply;
+  bool stream = false;
+  std::optional<GrammarSpec> grammar;
+};
+
+void submit(const Api& api, Submission& work) {
+  GenerationOptions options;
+  options.stream = work.stream;
+  options.on_result = [&api](const GenerationResult& result) { log_result(api, result); };
+  generate(work.exchange, api.backend, std::move(work.requests), std::move(work.reply),
+           std::move(options));
+}
+
+// On the grammars' thread. Whoever has left by now costs nothing.
+void compile_and_submit(const Api& api, Submission& work) {
+  if (work.exchange->closed()) return;
+  const Result<ConstraintFactory> constraint = api.grammars->compile(*work.grammar);
+  if (!constraint.ok()) return work.exchange->respond(error_response(constraint.error()));
+  if (work.exchange->closed()) return;
+  for (engine::Request& request : work.requests) request.constraint = *constraint;
+  submit(api, work);
+}
+
+// Submits `requests`, with a grammar once it is compiled; the first error answers for all.
 void run(const Api& api, const std::shared_ptr<Exchange>& exchange, const GenerationFields& fields,
          std::vector<engine::Request> requests, std::unique_ptr<Reply> reply) {
   for (engine::Request& request : requests) {
-    Status ready = check_fits(request, api.backend.info());
-    if (ready.ok()) ready = add_constraint(api, fields, request);
-    if (!ready.ok()) return exchange->respond(error_response(ready.error()));
+    const Status fits = check_fits(request, api.backend.info());
+    if (!fits.ok()) return exchange->respond(error_response(fits.error()));
   }
-  GenerationOptions options;
-  options.stream = fields.stream;
-  options.on_result = [&api](const GenerationResult& result) { log_result(api, result); };
-  generate(exchange, api.backend, std::move(requests), std::move(reply), std::move(options));
+  const auto work = std::make_shared<Submission>(
+      Submission{exchange, std::move(requests), std::move(reply), fields.stream, fields.grammar});
+  if (!work->grammar) return submit(api, *work);
+  if (api.grammars == nullptr)
+    return exchange->respond(error_response(invalid_argument(api.grammars_missing)));
+  const bool queued = api.grammar_queue.post(
+      [&api, work] { run_guarded(*work->exchange, [&] { compile_and_submit(api, *work); }); });
+  if (!queued) {
+    exchange->respond(
+        error_response(429, "too many grammars wait to be compiled; try again later"));
+  }
 }
 
 void handle_completion(const Api& api, const std::shared_ptr<Exchange>& exchange) {

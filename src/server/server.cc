@@ -8,6 +8,11 @@
 #include "text/utf8.h"
 
 namespace sub8::server {
+namespace {
+
+constexpr size_t kMaxWaitingGrammars = 16;
+
+}  // namespace
 
 double to_ms(double seconds) { return seconds * 1000; }
 
@@ -31,6 +36,7 @@ struct Server::Impl {
             backend,
             metrics,
             options.grammars,
+            grammar_queue,
             std::move(options.grammars_missing),
             options.tool_family,
             std::move(options.version),
@@ -57,6 +63,7 @@ struct Server::Impl {
   ServedModel model;
   Metrics metrics;
   IgnoredNames ignored;
+  GrammarQueue grammar_queue{kMaxWaitingGrammars};
   Api api;
   Router router;
   std::unique_ptr<HttpServer> http;  // last: its threads use the rest
@@ -76,7 +83,13 @@ void Server::begin_drain() { impl_->http->begin_drain(); }
 bool Server::wait_idle(std::chrono::milliseconds timeout) {
   return impl_->http->wait_idle(timeout);
 }
-void Server::stop() { impl_->http->stop(); }
+bool Server::drop_grammars(std::chrono::milliseconds timeout) {
+  return impl_->grammar_queue.drop(timeout);
+}
+void Server::stop() {
+  impl_->grammar_queue.stop();  // its tasks hold connections, which http's end waits for
+  impl_->http->stop();
+}
 int Server::open_connections() const { return impl_->http->open_connections(); }
 
 std::vector<std::string> Server::routes() const {

@@ -15,7 +15,7 @@ const char* const kXGrammarInstall =
 
 namespace {
 
-constexpr size_t kMaxGrammarBytes = size_t{256} << 10;
+constexpr size_t kMaxGrammarBytes = size_t{64} << 10;
 constexpr int64_t kCacheBytes = int64_t{256} << 20;
 constexpr int kMaxWhitespace = 16;  // between JSON tokens; a model may not fill its answer with it
 

@@ -2,6 +2,7 @@
 
 usage: serve_test.py SUB8 MODEL_DIR
 """
+import http.client
 import json
 import os
 import signal
@@ -267,6 +268,27 @@ class Signals(unittest.TestCase):
         again.command.remove("--port")
         with again as server:
             self.assertEqual(server.request("/health"), b"")
+
+    @unittest.skipUnless(SITE_PACKAGES, "xgrammar is not installed")
+    def test_a_grammar_that_takes_long_holds_up_nobody(self):
+        with Server(BINARY, MODEL, ["--xgrammar", SITE_PACKAGES, "--drain-timeout", "1"]) as server:
+            def ask():
+                try:
+                    server.json("/v1/completions", {"prompt": "a", "max_tokens": 1, "regex": "a?" * 16000})
+                except (OSError, http.client.HTTPException):
+                    pass  # the server ends first
+            clients = [threading.Thread(target=ask) for _ in range(3)]
+            for client in clients:
+                client.start()
+            time.sleep(0.5)
+            start = time.monotonic()
+            server.json("/v1/completions", {"prompt": "a", "max_tokens": 1})
+            self.assertLess(time.monotonic() - start, 5)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.wait(20), 0)
+            self.assertIn("without waiting for a grammar", server.output)
+            for client in clients:
+                client.join()
 
     def test_refusals_at_start(self):
         with Server(BINARY, MODEL) as server:

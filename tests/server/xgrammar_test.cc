@@ -129,7 +129,7 @@ TEST_F(XGrammarTest, BadGrammarsAreTheClientsFault) {
         GrammarSpec{GrammarSpec::Kind::kRegex, "(("},
         GrammarSpec{GrammarSpec::Kind::kEbnf, "root ::= ("},
         GrammarSpec{GrammarSpec::Kind::kEbnf, "no_root ::= \"a\""},
-        GrammarSpec{GrammarSpec::Kind::kRegex, std::string(1 << 20, 'a')}}) {
+        GrammarSpec{GrammarSpec::Kind::kRegex, std::string((64 << 10) + 1, 'a')}}) {
     const auto out = compiler_->compile(spec);
     ASSERT_FALSE(out.ok()) << spec.text.substr(0, 40);
     EXPECT_EQ(out.error().code, ErrorCode::kInvalidArgument);
