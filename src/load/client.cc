@@ -30,6 +30,7 @@ constexpr size_t kMaxEventBytes = 4 << 20;
 constexpr size_t kMaxErrorBytes = 64 << 10;
 constexpr size_t kShownErrorBytes = 300;
 constexpr size_t kMaxReplyBytes = 16 << 20;
+constexpr int64_t kMaxEvents = 1 << 20;  // of one answer
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr int kMaxDepth = 32;
 
@@ -72,6 +73,10 @@ class Answer {
     if (Status status = stream_.push(bytes, events_); !status.ok())
       return fail(Failure::kBrokenStream, status.error().message);
     for (const std::string& event : events_) {
+      if (++count_ > kMaxEvents) {
+        return fail(Failure::kBrokenStream,
+                    fmt::format("the stream has more than {} events", kMaxEvents));
+      }
       if (event == "[DONE]") {
         done_ = true;
         return true;
@@ -131,6 +136,7 @@ class Answer {
   Sample& sample_;
   EventStream stream_{kMaxEventBytes};
   std::vector<std::string> events_;
+  int64_t count_ = 0;  // of events
   int64_t choices_ = 0;
   bool done_ = false;
 };
@@ -159,8 +165,10 @@ struct Link {
 
   asio::awaitable<error_code> open(const Target& target) {
     error_code error;
-    stream.expires_after(std::chrono::milliseconds(
-        static_cast<int64_t>(std::max(1.0, target.timeout_seconds * 1000))));
+    deadline = std::chrono::steady_clock::now() +
+               std::chrono::milliseconds(
+                   static_cast<int64_t>(std::max(1.0, target.timeout_seconds * 1000)));
+    stream.expires_at(deadline);
     tcp::resolver resolver(stream.get_executor());
     const auto found =
         co_await resolver.async_resolve(target.host, std::to_string(target.port), into(error));
@@ -172,21 +180,31 @@ struct Link {
     co_return error_code();
   }
 
+  // The stream's own timer ends operations that wait. While a server never lets one wait, this
+  // does.
+  bool late() const { return std::chrono::steady_clock::now() >= deadline; }
+
   beast::tcp_stream stream;
   beast::flat_buffer buffer;
+  std::chrono::steady_clock::time_point deadline;
 };
 
 using ReplyParser = http::response_parser<http::string_body>;
 
 asio::awaitable<error_code> exchange_head(Link& link, http::request<http::string_body>& request,
-                                          ReplyParser& parser) {
+                                          std::optional<ReplyParser>& parser) {
   error_code error;
   co_await http::async_write(link.stream, request, into(error));
   // A server may refuse before it has read the body: its reply counts then.
-  parser.header_limit(kMaxHeaderBytes);
-  parser.body_limit(boost::none);
-  error = {};
-  co_await http::async_read_header(link.stream, link.buffer, parser, into(error));
+  do {
+    if (link.late()) co_return beast::error::timeout;
+    parser.emplace();
+    parser->header_limit(kMaxHeaderBytes);
+    parser->body_limit(boost::none);
+    error = {};
+    co_await http::async_read_header(link.stream, link.buffer, *parser, into(error));
+    // 100 Continue and its like come before the reply.
+  } while (!error && parser->get().result_int() / 100 == 1);
   co_return error;
 }
 
@@ -194,6 +212,7 @@ asio::awaitable<error_code> exchange_head(Link& link, http::request<http::string
 asio::awaitable<error_code> read_rest(Link& link, ReplyParser& parser, size_t limit) {
   error_code error;
   while (!parser.is_done() && parser.get().body().size() < limit) {
+    if (link.late()) co_return beast::error::timeout;
     co_await http::async_read_some(link.stream, link.buffer, parser, into(error));
     if (error) co_return error;
   }
@@ -211,7 +230,11 @@ asio::awaitable<void> read_answer(Link& link, ReplyParser& parser, Sample& sampl
     }
     if (answer.done() || parser.is_done()) break;
     error_code error;
-    co_await http::async_read_some(link.stream, link.buffer, parser, into(error));
+    if (link.late()) {
+      error = beast::error::timeout;
+    } else {
+      co_await http::async_read_some(link.stream, link.buffer, parser, into(error));
+    }
     if (error) {
       sample.failure = failure_of(error, Failure::kBrokenStream);
       sample.message = "while reading the stream: " + error.message();
@@ -250,11 +273,12 @@ asio::awaitable<Sample> ask(const Target& target, const std::string& body) {
   request.set(http::field::content_type, "application/json");
   request.body() = body;
   request.prepare_payload();
-  ReplyParser parser;
-  if (const error_code error = co_await exchange_head(link, request, parser)) {
+  std::optional<ReplyParser> reply;
+  if (const error_code error = co_await exchange_head(link, request, reply)) {
     fail(failure_of(error, Failure::kBrokenStream), "waiting for the reply: " + error.message());
     co_return sample;
   }
+  ReplyParser& parser = *reply;
   const auto& head = parser.get();
   if (head.result_int() != 200) {
     co_await read_rest(link, parser, kMaxErrorBytes);
@@ -278,13 +302,13 @@ asio::awaitable<Fetched> fetch(const Target& target, const std::string& path) {
         not_found(fmt::format("connecting to {}: {}", target.authority(), error.message())), {}};
   }
   auto request = make_request(target, http::verb::get, path);
-  ReplyParser parser;
+  std::optional<ReplyParser> parser;
   error_code error = co_await exchange_head(link, request, parser);
-  if (!error) error = co_await read_rest(link, parser, kMaxReplyBytes);
+  if (!error) error = co_await read_rest(link, *parser, kMaxReplyBytes);
   if (error) {
     co_return Fetched{corrupt_data(fmt::format("GET {}: {}", path, error.message())), {}};
   }
-  const auto& reply = parser.get();
+  const auto& reply = parser->get();
   if (reply.result_int() != 200) {
     co_return Fetched{invalid_argument(fmt::format("GET {}: {}: {}", path, reply.result_int(),
                                                    error_message(reply.body()))),

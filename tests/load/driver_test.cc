@@ -237,6 +237,45 @@ TEST(Driver, SilentServersRunIntoTheTimeLimit) {
   }
 }
 
+TEST(Driver, ServersThatNeverPauseRunIntoTheTimeLimit) {
+  std::string many;
+  while (many.size() < (1 << 20)) many += kToken;
+  std::string interim;
+  while (interim.size() < (1 << 20)) interim += "HTTP/1.1 100 Continue\r\n\r\n";
+  for (const std::string& text : {many, interim}) {
+    const ScriptedServer server([&](int fd, const std::string&) {
+      if (text.starts_with("data")) send_text(fd, kStreamHead);
+      const auto end = std::chrono::steady_clock::now() + 3s;
+      while (std::chrono::steady_clock::now() < end) send_text(fd, text);
+    });
+    const Sample s = only_sample(server, 0.3);
+    EXPECT_EQ(s.failure, Failure::kTimeout) << s.message;
+    EXPECT_LT(s.seconds, 2);
+  }
+}
+
+TEST(Driver, EventsOfOneAnswerAreLimited) {
+  const ScriptedServer server([](int fd, const std::string&) {
+    send_text(fd, kStreamHead);
+    std::string many;
+    for (int i = 0; i < 4096; ++i) many += "data: {}\n\n";
+    for (int i = 0; i < 300; ++i) send_text(fd, many);
+    send_text(fd, kToken + kDone);
+  });
+  const Sample s = only_sample(server, 60);
+  EXPECT_EQ(s.failure, Failure::kBrokenStream);
+  EXPECT_NE(s.message.find("events"), std::string::npos) << s.message;
+}
+
+TEST(Driver, InterimRepliesAreSkipped) {
+  const ScriptedServer server([](int fd, const std::string&) {
+    send_text(fd, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n");
+    send_text(fd, std::string(kStreamHead) + kToken + kUsage + kDone);
+  });
+  const Sample s = only_sample(server);
+  EXPECT_TRUE(s.ok()) << s.message;
+}
+
 TEST(Driver, NobodyListens) {
   Target target;
   {
