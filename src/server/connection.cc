@@ -33,6 +33,15 @@ int status_of(const error_code& error) {
   return 400;
 }
 
+// Whether the body's end is where every reader of this header sees it (RFC 9112, 6.1 and 6.3): a
+// coding other than chunked would leave the body to be read as a next request.
+bool knows_transfer_coding(const http::request<http::string_body>& message) {
+  const auto [begin, end] = message.equal_range(http::field::transfer_encoding);
+  if (begin == end) return true;
+  return message.version() >= 11 && std::next(begin) == end &&
+         beast::iequals(begin->value(), "chunked");
+}
+
 bool is_parse_error(const error_code& error) {
   return error.category() == http::make_error_code(http::error::bad_method).category() &&
          error != http::error::end_of_stream && error != http::error::partial_message;
@@ -223,6 +232,10 @@ void Connection::on_header(error_code error) {
   chunked_ = message.version() >= 11;
   head_only_ = exchange_->request().method == "HEAD";
   keep_alive_ = parser_->message->keep_alive() && !context_.draining;
+  if (!knows_transfer_coding(message)) {
+    keep_alive_ = false;
+    return refuse(error_response(501, "the only Transfer-Encoding that is read here is 'chunked'"));
+  }
   if (context_.draining) return refuse(error_response(503, "the server is shutting down"));
   if (auto refusal = context_.policy.refuse(exchange_->request()))
     return refuse(std::move(*refusal));

@@ -55,6 +55,25 @@ TEST_F(ConnectionTest, RequestIdsAreEchoedAndNeverInjected) {
   EXPECT_EQ(odd.headers.at("x-request-id").size(), 32u);
 }
 
+// Behind a proxy that knows the coding, what follows would be the body of the same request.
+TEST_F(ConnectionTest, UnknownTransferCodingsEndTheConnection) {
+  start("abc");
+  for (const char* coding :
+       {"xchunked", "gzip, chunked", "chunked, gzip", "identity", "",
+        "chunked\r\nTransfer-Encoding: x", "x\r\nTransfer-Encoding: chunked"}) {
+    HttpClient client(server_->port());
+    client.send(
+        fmt::format("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+                    "application/json\r\nTransfer-Encoding: {}\r\n\r\n"
+                    "GET /health HTTP/1.1\r\nHost: x\r\n\r\n",
+                    coding));
+    const Reply reply = client.read_reply();
+    EXPECT_TRUE(reply.status == 501 || reply.status == 400) << coding << ": " << reply.status;
+    EXPECT_EQ(reply.headers.at("connection"), "close") << coding;
+    EXPECT_TRUE(client.at_end()) << coding;
+  }
+}
+
 TEST_F(ConnectionTest, ChunkedRequestBody) {
   start("abc");
   HttpClient client(server_->port());
