@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <map>
+#include <regex>
 #include <thread>
 
 #include <fmt/format.h>
@@ -81,8 +82,12 @@ std::string describe_recipe(const checkpoint::WeightSource& source) {
 }
 
 Status read_keys(ServeArgs& args) {
-  if (const char* key = std::getenv("SUB8_API_KEY"); key != nullptr && *key != '\0')
+  // Set but empty is a mistake in a script, and must not open the server to all.
+  if (const char* key = std::getenv("SUB8_API_KEY"); key != nullptr) {
+    if (*key == '\0')
+      return invalid_argument("SUB8_API_KEY is set but empty; give it a key, or unset it");
     args.http.api_keys.emplace_back(key);
+  }
   if (!args.api_key_file.empty()) {
     SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.api_key_file, kMaxKeyFileBytes));
     for (size_t at = 0; at < text.size();) {
@@ -96,9 +101,33 @@ Status read_keys(ServeArgs& args) {
   const auto empty = [](const std::string& key) { return key.empty(); };
   if (std::any_of(args.http.api_keys.begin(), args.http.api_keys.end(), empty))
     return invalid_argument("--api-key must not be empty");
+  const auto unsendable = [](const std::string& key) {
+    return std::any_of(key.begin(), key.end(),
+                       [](unsigned char c) { return c <= 0x20 || c == 0x7f; });
+  };
+  if (std::any_of(args.http.api_keys.begin(), args.http.api_keys.end(), unsendable)) {
+    return invalid_argument(
+        "a key of --api-key, --api-key-file or SUB8_API_KEY holds a space or a control character, "
+        "which no client can send; choose another one");
+  }
   if (!args.api_key_file.empty() && args.http.api_keys.empty()) {
     return invalid_argument(
         fmt::format("--api-key-file {}: there is no key in it", args.api_key_file));
+  }
+  return {};
+}
+
+// Browsers send scheme://host[:port], in lower case and without a path; anything else never
+// matches.
+Status check_origins(const std::vector<std::string>& origins) {
+  static const std::regex form(
+      R"([a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)");
+  for (const std::string& origin : origins) {
+    if (origin == "*" || origin == "null" || std::regex_match(origin, form)) continue;
+    return invalid_argument(fmt::format(
+        "--cors-origin '{}': expected an origin as browsers send it, like https://example.org or "
+        "http://localhost:3000 (lower case, no path), or *",
+        origin));
   }
   return {};
 }
@@ -214,6 +243,7 @@ void serve_until_interrupted(server::Server& server, engine::Service& service, d
 Status serve(ServeArgs args) {
   std::optional<InterruptEndsProcess> preparing(std::in_place);
   SUB8_RETURN_IF_ERROR(read_keys(args));
+  SUB8_RETURN_IF_ERROR(check_origins(args.http.cors_origins));
   const auto log_queue = std::make_shared<server::LogQueue>(STDERR_FILENO, kMaxLogBytes);
   const auto log = std::make_shared<spdlog::logger>("sub8", log_queue);
   log->set_pattern("time=%Y-%m-%dT%H:%M:%S.%e%z level=%l event=%v");
@@ -234,6 +264,10 @@ Status serve(ServeArgs args) {
     template_text = bundle.source->texts().chat_template;
     if (!args.chat_template_file.empty()) {
       SUB8_ASSIGN_OR_RETURN(template_text, read_file(args.chat_template_file, kMaxTemplateBytes));
+      if (template_text.find_first_not_of(" \t\r\n") == std::string::npos) {
+        return invalid_argument(
+            fmt::format("--chat-template {}: the file holds no template", args.chat_template_file));
+      }
       SUB8_ASSIGN_OR_RETURN(bundle.chat_template,
                             ChatTemplate::parse(template_text, args.chat_template_file));
     }

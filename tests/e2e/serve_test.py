@@ -305,6 +305,27 @@ class Signals(unittest.TestCase):
                 self.assertIn(text, str(raised.exception))
                 self.assertNotEqual(second.process.returncode, 0)
 
+    def test_options_that_would_not_protect_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            blank, spaced = os.path.join(folder, "blank"), os.path.join(folder, "spaced")
+            for path, text in ((blank, " \n"), (spaced, "good\ntwo words\n")):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            for options, env, text in (
+                    ([], {"SUB8_API_KEY": ""}, "SUB8_API_KEY"), (["--api-key", ""], {}, "--api-key"),
+                    (["--api-key", "a b"], {}, "space"), ([], {"SUB8_API_KEY": "a\tb"}, "control"),
+                    (["--api-key-file", spaced], {}, "space"), (["--chat-template", blank], {}, blank),
+                    (["--cors-origin", "example.org"], {}, "example.org"), (["--cors-origin", "https://a/b"], {}, "https://a/b"),
+                    (["--cors-origin", ""], {}, "--cors-origin"), (["--cors-origin", "https://A.org"], {}, "lower case")):
+                server = Server(BINARY, MODEL, options, env)
+                with self.assertRaises(RuntimeError, msg=(options, env)) as raised:
+                    server.__enter__()
+                self.assertIn(text, str(raised.exception))
+                self.assertEqual(server.process.returncode, 2, (options, env))
+        origins = ["https://example.org", "http://localhost:3000", "http://[::1]:80", "*"]
+        with Server(BINARY, MODEL, [word for origin in origins for word in ("--cors-origin", origin)]) as server:
+            self.assertEqual(server.request("/health"), b"")
+
     def test_health_without_key(self):
         with Server(BINARY, MODEL, env={"SUB8_API_KEY": "k"}) as server:
             self.assertEqual(server.request("/health"), b"")
