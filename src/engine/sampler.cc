@@ -305,9 +305,9 @@ Result<TokenLogprob> Sampler::sample(std::span<const float> logits, uint32_t ind
     max = max_or_nan(adjusted);
     if (max == kMinusInfinity) {
       return invalid_argument(
-          "no token is left to sample: the allowed tokens, bad words, logit_bias and min_tokens "
-          "exclude each "
-          "other");
+          fmt::format("no token is left to sample: {}the allowed tokens, bad words, logit_bias and "
+                      "min_tokens exclude each other",
+                      allowed.empty() ? "" : "the grammar, "));
     }
   }
   const int32_t id = choose(adjusted, max, index, scratch);

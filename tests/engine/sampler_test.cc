@@ -185,6 +185,7 @@ TEST(Sampler, OnlyAllowedTokensAreSampled) {
   const auto refused = greedy.sample(kLogits, 1, scratch, none);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("the grammar"), std::string::npos);
   // Log-probabilities stay those of the model.
   Sampler scored({.temperature = 0, .seed = 1, .top_logprobs = 1}, {}, {});
   const TokenLogprob token = scored.sample(kLogits, 0, scratch, allowed).value();
