@@ -73,6 +73,14 @@ class GrammarConstraint final : public engine::TokenConstraint {
   bool terminated_ = false;
 };
 
+// The library puts the time and its own source line in front: "[11:51:17] /a/b.cc:94: what".
+std::string_view without_source(std::string_view message) {
+  if (!message.starts_with('[')) return message;
+  const size_t path = message.find("] /");
+  const size_t end = path == std::string_view::npos ? path : message.find(": ", path);
+  return end == std::string_view::npos ? message : message.substr(end + 2);
+}
+
 class XGrammarCompiler final : public GrammarCompiler {
  public:
   explicit XGrammarCompiler(std::shared_ptr<XGrammar> shared) : shared_(std::move(shared)) {}
@@ -86,8 +94,10 @@ class XGrammarCompiler final : public GrammarCompiler {
       const std::lock_guard lock(shared_->mutex);
       return run(spec);
     }();
-    if (!compiled.ok())
-      return invalid_argument("the grammar is not usable: " + compiled.error().message);
+    if (!compiled.ok()) {
+      return invalid_argument(
+          fmt::format("the grammar is not usable: {}", without_source(compiled.error().message)));
+    }
     auto grammar = std::make_shared<ffi::Value>(std::move(*compiled));
     return ConstraintFactory(
         [shared = shared_, grammar](uint32_t) -> Result<std::unique_ptr<engine::TokenConstraint>> {

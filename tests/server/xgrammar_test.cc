@@ -134,6 +134,9 @@ TEST_F(XGrammarTest, BadGrammarsAreTheClientsFault) {
     ASSERT_FALSE(out.ok()) << spec.text.substr(0, 40);
     EXPECT_EQ(out.error().code, ErrorCode::kInvalidArgument);
     EXPECT_FALSE(out.error().message.empty());
+    // Neither the time nor the library's own source file.
+    EXPECT_EQ(out.error().message.find(".cc:"), std::string::npos) << out.error().message;
+    EXPECT_EQ(out.error().message.find("usable: ["), std::string::npos) << out.error().message;
   }
   EXPECT_TRUE(compiler_->compile({GrammarSpec::Kind::kRegex, "a"}).ok());
 }
