@@ -109,6 +109,15 @@ Status read_tools(BodyReader& body, ChatPrompt& out) {
       return body.fail(fmt::format("tools[{}]", i),
                        "expected {\"type\": \"function\", \"function\": {\"name\": \"...\"}}");
     }
+    const json::value* type = tool.get_object().if_contains("type");
+    if (type != nullptr && !type->is_null() && *type != "function")
+      return body.fail(fmt::format("tools[{}].type", i), "expected \"function\"");
+    const json::value* parameters = function->get_object().if_contains("parameters");
+    if (parameters != nullptr && !parameters->is_null() && !parameters->is_object()) {
+      return body.fail(
+          fmt::format("tools[{}].function.parameters", i),
+          fmt::format("expected a JSON schema as an object, got {}", json_type_name(*parameters)));
+    }
   }
   out.tools = *tools;
   return {};
@@ -217,6 +226,13 @@ Result<ChatPrompt> read_chat_prompt(BodyReader& body) {
   SUB8_RETURN_IF_ERROR(read_tools(body, out));
   if (const json::value* documents = body.raw("documents")) {
     if (!documents->is_array()) return body.fail("documents", "expected an array");
+    for (size_t i = 0; i < documents->get_array().size(); ++i) {
+      const json::value& document = documents->get_array()[i];
+      if (!document.is_object()) {
+        return body.fail(fmt::format("documents[{}]", i),
+                         fmt::format("expected an object, got {}", json_type_name(document)));
+      }
+    }
     out.documents = *documents;
   }
   if (const json::value* kwargs = body.raw("chat_template_kwargs")) {

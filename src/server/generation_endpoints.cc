@@ -15,6 +15,7 @@ namespace {
 // A request that no amount of waiting could serve.
 Status check_fits(const engine::Request& request, const engine::EngineInfo& info) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt == 0) return invalid_argument("the prompt is empty: it has no tokens");
   if (prompt >= info.max_model_len && request.sampling.max_tokens.value_or(1) > 0) {
     return invalid_argument(
         fmt::format("the prompt has {} tokens, but the context holds {} together with the answer; "
@@ -69,11 +70,13 @@ void compile_and_submit(const Api& api, Submission& work) {
 }
 
 // Submits `requests`, with a grammar once it is compiled; the first error answers for all.
+// `prompt_member` is where the body has the prompt.
 void run(const Api& api, const std::shared_ptr<Exchange>& exchange, const GenerationFields& fields,
-         std::vector<engine::Request> requests, std::unique_ptr<Reply> reply) {
+         std::vector<engine::Request> requests, std::unique_ptr<Reply> reply,
+         std::string_view prompt_member) {
   for (engine::Request& request : requests) {
     const Status fits = check_fits(request, api.backend.info());
-    if (!fits.ok()) return exchange->respond(error_response(fits.error()));
+    if (!fits.ok()) return exchange->respond(error_response(fits.error(), prompt_member));
   }
   const auto work = std::make_shared<Submission>(
       Submission{exchange, std::move(requests), std::move(reply), fields.stream, fields.grammar});
@@ -105,7 +108,7 @@ void handle_completion(const Api& api, const std::shared_ptr<Exchange>& exchange
   const GenerationFields fields = request->fields;
   auto reply =
       make_completion_reply(api.model, std::move(*request), "cmpl-" + exchange->request().id);
-  run(api, exchange, fields, std::move(requests), std::move(reply));
+  run(api, exchange, fields, std::move(requests), std::move(reply), "prompt");
 }
 
 void handle_chat(const Api& api, const std::shared_ptr<Exchange>& exchange) {
@@ -122,7 +125,7 @@ void handle_chat(const Api& api, const std::shared_ptr<Exchange>& exchange) {
   const GenerationFields fields = request->fields;
   auto reply =
       make_chat_reply(api.model, std::move(*request), "chatcmpl-" + exchange->request().id);
-  run(api, exchange, fields, std::move(requests), std::move(reply));
+  run(api, exchange, fields, std::move(requests), std::move(reply), "messages");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxBadWords = 256;
+constexpr size_t kShownBytes = 80;  // of a value that a message repeats
 constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
 
 // *out = the member, where there is one.
@@ -143,7 +144,7 @@ Status read_mode(BodyReader& body, const engine::EngineInfo& info, engine::Reque
                     std::find(info.modes.begin(), info.modes.end(), *mode) != info.modes.end());
   if (!usable) {
     return body.fail("mode", fmt::format("this model runs in the modes {}, not '{}'",
-                                         fmt::join(known, ", "), *name));
+                                         fmt::join(known, ", "), name->substr(0, kShownBytes)));
   }
   request.mode = *mode;
   return {};

@@ -95,6 +95,28 @@ TEST_F(ChatTest, WrongMessages) {
   }
 }
 
+TEST_F(ChatTest, WrongToolsAndDocuments) {
+  start("x");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("tools": [{"type": "retrieval", "function": {"name": "f"}}])", "tools[0].type"},
+      {R"("tools": [{"type": 5, "function": {"name": "f"}}])", "tools[0].type"},
+      {R"("tools": [{"function": {"name": "f", "parameters": "x"}}])",
+       "tools[0].function.parameters"},
+      {R"("tools": [{"function": {"name": "f", "parameters": []}}])",
+       "tools[0].function.parameters"},
+      {R"("documents": [{}, null])", "documents[1]"},
+      {R"("documents": ["text"])", "documents[0]"},
+  };
+  for (const auto& [members, path] : cases) {
+    const json::value out =
+        post_json(kPath,
+                  json::parse(fmt::format(
+                      R"({{"messages": [{{"role": "user", "content": "x"}}], {}}})", members)),
+                  400);
+    EXPECT_EQ(out.at("error").at("param"), path) << json::serialize(out);
+  }
+}
+
 TEST_F(ChatTest, LimitsUnderBothNames) {
   start(std::string(100, 'x'));
   const auto tokens = [&](json::object body) {

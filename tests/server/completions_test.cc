@@ -117,6 +117,22 @@ TEST_F(CompletionsTest, ACutCharacterIsStillValidJson) {
   EXPECT_TRUE(tokens.at(0).as_string().starts_with("bytes:\\x")) << json::serialize(tokens);
 }
 
+TEST_F(CompletionsTest, PromptsThatCannotBeAnsweredAreNamed) {
+  start("ok");
+  for (const json::value& prompt : {json::value(json::array{json::array{1}, json::array()}),
+                                    json::value(std::string(5000, 'x')),
+                                    json::value(json::array{"x", std::string(5000, 'x')})}) {
+    const json::value out = post_json(kPath, {{"prompt", prompt}}, 400);
+    EXPECT_EQ(out.at("error").at("param"), "prompt") << json::serialize(out);
+  }
+}
+
+TEST_F(CompletionsTest, LongValuesAreNotRepeated) {
+  start("ok");
+  const std::string reply = post(kPath, {{"prompt", "x"}, {"mode", std::string(5000, 'm')}}).body;
+  EXPECT_LT(reply.size(), 500u) << reply;
+}
+
 TEST_F(CompletionsTest, PromptForms) {
   start("ok");
   const auto prompts = [&](const json::value& prompt) {
