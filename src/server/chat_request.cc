@@ -276,6 +276,10 @@ Result<ChatRequest> parse_chat_request(BodyReader& body, const ServedModel& mode
   }
   const Result<std::string> text = render_chat(model, out.prompt);
   if (!text.ok()) return body.fail("messages", text.error().message);
+  if (!out.fields.truncate_prompt_tokens) {
+    const Status fits = check_prompt_bytes(model, *text);
+    if (!fits.ok()) return body.fail("messages", fits.error().message);
+  }
   Result<std::vector<int32_t>> ids =
       encode_prompt(*model.tokenizer, *text, out.prompt.add_special_tokens);
   if (!ids.ok()) return body.fail("messages", ids.error().message);

@@ -11,8 +11,8 @@ using Prompt = CompletionRequest::Prompt;
 class PromptReader {
  public:
   PromptReader(BodyReader& body, const ServedModel& model, const engine::EngineInfo& info,
-               bool add_special)
-      : body_(body), model_(model), info_(info), add_special_(add_special) {}
+               bool add_special, bool truncated)
+      : body_(body), model_(model), info_(info), add_special_(add_special), truncated_(truncated) {}
 
   Result<std::vector<Prompt>> read() {
     const json::value* prompt = body_.raw("prompt");
@@ -57,6 +57,10 @@ class PromptReader {
   }
 
   Result<Prompt> from_text(std::string_view text) {
+    if (!truncated_) {
+      const Status fits = check_prompt_bytes(model_, text);
+      if (!fits.ok()) return body_.fail("prompt", fits.error().message);
+    }
     Prompt out;
     out.text = std::string(text);
     Result<std::vector<int32_t>> ids = encode_prompt(*model_.tokenizer, text, add_special_);
@@ -83,6 +87,7 @@ class PromptReader {
   const ServedModel& model_;
   const engine::EngineInfo& info_;
   bool add_special_;
+  bool truncated_;  // to the last tokens, however long the text is
 };
 
 }  // namespace
@@ -115,7 +120,8 @@ Result<CompletionRequest> parse_completion_request(BodyReader& body, const Serve
     return body.fail("max_tokens", "0 needs echo together with logprobs, or prompt_logprobs");
 
   SUB8_ASSIGN_OR_RETURN(const auto add_special, body.boolean("add_special_tokens"));
-  PromptReader reader(body, model, info, add_special.value_or(true));
+  PromptReader reader(body, model, info, add_special.value_or(true),
+                      out.fields.truncate_prompt_tokens.has_value());
   SUB8_ASSIGN_OR_RETURN(out.prompts, reader.read());
   const auto choices = static_cast<int64_t>(out.prompts.size()) * request.n;
   if (choices > kMaxChoicesPerRequest) {

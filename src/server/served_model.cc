@@ -69,6 +69,21 @@ Result<std::string> render_chat(const ServedModel& model, const ChatPrompt& chat
   return out;
 }
 
+size_t longest_prompt_bytes(const Tokenizer& tokenizer, int64_t max_model_len) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    longest = std::max(longest, tokenizer.token_bytes(id).size());
+  return longest * static_cast<size_t>(std::max<int64_t>(max_model_len, 0));
+}
+
+Status check_prompt_bytes(const ServedModel& model, std::string_view text) {
+  if (model.max_prompt_bytes == 0 || text.size() <= model.max_prompt_bytes) return {};
+  return invalid_argument(
+      fmt::format("the prompt has {} bytes, but the context of {} tokens holds {} at most; shorten "
+                  "it, or start the server with a larger --max-model-len",
+                  text.size(), model.max_model_len, model.max_prompt_bytes));
+}
+
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
                                            bool add_special_tokens) {
   SUB8_ASSIGN_OR_RETURN(std::vector<int32_t> ids,

@@ -26,6 +26,7 @@ struct ServedModel {
   std::string chat_template_text;
   engine::SamplingParams defaults;  // for what a request leaves open
   int64_t max_model_len = 0;
+  size_t max_prompt_bytes = 0;  // see longest_prompt_bytes(); 0: not limited
 
   bool has_name(std::string_view name) const;
 };
@@ -44,6 +45,12 @@ struct ChatPrompt {
 
 // The template's text for `chat`. What the template itself refuses is an invalid_argument.
 Result<std::string> render_chat(const ServedModel& model, const ChatPrompt& chat);
+
+// The context full of the tokenizer's longest token. Longer text is refused before it is tokenised,
+// which takes seconds for tens of megabytes.
+size_t longest_prompt_bytes(const Tokenizer& tokenizer, int64_t max_model_len);
+// An invalid_argument where `text` is longer than that.
+Status check_prompt_bytes(const ServedModel& model, std::string_view text);
 
 // Tokenises; a begin token that the text already starts with is not added a second time.
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,

@@ -44,6 +44,7 @@ struct Server::Impl {
                                    : std::make_shared<spdlog::logger>(
                                          "none", std::make_shared<spdlog::sinks::null_sink_mt>()),
             ignored} {
+    model.max_prompt_bytes = longest_prompt_bytes(*model.tokenizer, model.max_model_len);
     add_generation_routes(api, router);
     add_model_routes(api, router);
     add_tokenize_routes(api, router);

@@ -127,6 +127,21 @@ TEST_F(CompletionsTest, PromptsThatCannotBeAnsweredAreNamed) {
   }
 }
 
+TEST_F(CompletionsTest, TextThatNoContextHoldsIsNotTokenised) {
+  start("ok");
+  const std::string text(4 << 20, 'x');
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    const bool chat = std::string_view(path).find("chat") != std::string_view::npos;
+    json::object body{{"prompt", text}};
+    if (chat) body = {{"messages", {{{"role", "user"}, {"content", text}}}}};
+    const json::value out = post_json(path, body, 400);
+    EXPECT_EQ(out.at("error").at("param"), chat ? "messages" : "prompt");
+    EXPECT_NE(out.at("error").at("message").as_string().find("bytes"), json::string::npos)
+        << json::serialize(out);
+  }
+  post_json(kPath, {{"prompt", text}, {"truncate_prompt_tokens", 4}});
+}
+
 TEST_F(CompletionsTest, LongValuesAreNotRepeated) {
   start("ok");
   const std::string reply = post(kPath, {{"prompt", "x"}, {"mode", std::string(5000, 'm')}}).body;
