@@ -65,6 +65,8 @@ Result<Timing> time_once(engine::Engine& engine, int64_t prompt_tokens, int64_t 
 }
 
 Status bench_model(const ModelBenchArgs& args) {
+  SUB8_RETURN_IF_ERROR(
+      check_output_files({{"--json", args.json_path}}, {{"MODEL", args.model.model}}));
   SUB8_ASSIGN_OR_RETURN(engine::RunOptions options, args.model.run_options());
   if (options.max_model_len == 0) options.max_model_len = args.prompt_tokens + args.answer_tokens;
   SUB8_ASSIGN_OR_RETURN(LoadedModel model, load_model(args.model, options));

@@ -122,6 +122,8 @@ Spread spread_of(const std::vector<Round>& rounds, F value) {
 }
 
 Status bench_engine(const EngineBenchArgs& args) {
+  SUB8_RETURN_IF_ERROR(
+      check_output_files({{"--json", args.json_path}}, {{"MODEL", args.model.model}}));
   SUB8_ASSIGN_OR_RETURN(engine::RunOptions options, args.model.run_options());
   if (options.max_model_len == 0) {
     options.max_model_len =

@@ -27,7 +27,7 @@ struct LayerBenchArgs {
 };
 
 Status bench_layers(const LayerBenchArgs& args) {
-  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
+  SUB8_RETURN_IF_ERROR(check_output_files({{"--json", args.json_path}}, {{"MODEL", args.model}}));
   SUB8_ASSIGN_OR_RETURN(const auto options,
                         parse_layer_options(args.formats, args.ratios, args.mode == "residue"));
   SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.model));

@@ -179,8 +179,8 @@ std::string render_plot(const load::RunResult& run, const std::string& title) {
 }
 
 Status bench_serve(const ServeBenchArgs& args) {
-  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
-  SUB8_RETURN_IF_ERROR(check_output_file("--plot", args.plot_path));
+  SUB8_RETURN_IF_ERROR(
+      check_output_files({{"--json", args.json_path}, {"--plot", args.plot_path}}, {}));
   SUB8_ASSIGN_OR_RETURN(load::Target target, make_target(args));
   SUB8_ASSIGN_OR_RETURN(const load::Workload workload, make_workload(args, target));
   if (target.model.empty()) {

@@ -28,6 +28,7 @@ struct CalibrateArgs {
   int64_t length = 2048;
   int64_t seed = 42;
   int threads = 0;
+  bool overwrite = false;
 };
 
 Result<std::vector<size_t>> ratio_places(const std::vector<float>& ratios) {
@@ -69,6 +70,14 @@ Status run_calibrate(const CalibrateArgs& args) {
         fmt::format("'{}' is a single file: nothing can be stored beside it; `sub8 quantize` makes "
                     "a directory of it",
                     args.model));
+  }
+  const std::filesystem::path stored = std::filesystem::path(args.model) / "sub8";
+  for (const char* name : {"residue.json", "residue.safetensors"}) {
+    if (args.overwrite || !std::filesystem::exists(stored / name, ignored)) continue;
+    return invalid_argument(
+        fmt::format("'{}' exists: this model is calibrated already; --overwrite replaces its "
+                    "statistics, masks and columns",
+                    (stored / name).string()));
   }
   study::StoreOptions store;
   SUB8_ASSIGN_OR_RETURN(store.ratios, ratio_places(args.ratios));
@@ -163,6 +172,7 @@ Verb add_calibrate(CLI::App& app) {
   app.add_option("--mx-rule", args->mx_rule,
                  "Shared exponent of MXFP4 extension columns: even, ceil or floor")
       ->capture_default_str();
+  app.add_flag("--overwrite", args->overwrite, "Replace an earlier calibration of MODEL");
   app.add_option("--threads", args->threads, "CPU threads [all that this process may use]")
       ->check(CLI::Range(1, 1024));
   return [args] { return run_calibrate(*args); };

@@ -217,6 +217,35 @@ Status check_output_file(std::string_view option, const std::string& path) {
   return {};
 }
 
+Status check_output_files(const std::vector<NamedPath>& outputs,
+                          const std::vector<NamedPath>& inputs) {
+  namespace fs = std::filesystem;
+  std::vector<NamedPath> seen;
+  for (const NamedPath& output : outputs) {
+    SUB8_RETURN_IF_ERROR(check_output_file(output.option, output.path));
+    std::error_code failed;
+    if (output.path.empty() || output.path == "-" || fs::is_other(output.path, failed)) continue;
+    const fs::path target = fs::weakly_canonical(fs::absolute(output.path), failed);
+    for (const NamedPath& other : seen) {
+      if (target != fs::weakly_canonical(fs::absolute(other.path), failed)) continue;
+      return invalid_argument(fmt::format("{} and {} name the same file '{}'", other.option,
+                                          output.option, output.path));
+    }
+    for (const NamedPath& input : inputs) {
+      if (input.path.empty() || !fs::exists(target, failed)) continue;
+      const bool same = fs::equivalent(target, input.path, failed);
+      const bool inside = fs::is_directory(input.path, failed) &&
+                          fs::equivalent(target.parent_path(), input.path, failed);
+      if (!same && !inside) continue;
+      return invalid_argument(fmt::format("{}: '{}' would replace {} of {}; choose another name",
+                                          output.option, output.path,
+                                          inside ? "a file" : "the input", input.option));
+    }
+    seen.push_back(output);
+  }
+  return {};
+}
+
 Result<std::vector<quantize::LayerOption>> parse_layer_options(
     const std::vector<std::string>& names, std::vector<float> ratios, bool residue) {
   std::vector<std::optional<format::WeightFormat>> formats;

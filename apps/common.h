@@ -99,6 +99,14 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
 // Whether a report can be written at `path` at the end: its directory exists and may be written.
 // Empty and "-" are fine.
 Status check_output_file(std::string_view option, const std::string& path);
+// The same for all outputs of a verb, and that none of them would replace another, an input, or a
+// file of a model directory among the inputs. Empty paths and "-" are no files.
+struct NamedPath {
+  std::string_view option;
+  std::string path;
+};
+Status check_output_files(const std::vector<NamedPath>& outputs,
+                          const std::vector<NamedPath>& inputs);
 
 // Formats and prefill ratios of `sub8 plan` and `sub8 bench layers` (--formats, --ratios) as the
 // options of a layer.

@@ -484,9 +484,9 @@ Status eval(EvalArgs args) {
   if (args.sweep.empty()) {
     SUB8_RETURN_IF_ERROR(check_model_args(args.model));
   }
-  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
-  SUB8_RETURN_IF_ERROR(check_output_file("--plot", args.plot_path));
-  SUB8_RETURN_IF_ERROR(check_output_file("--report", args.report_path));
+  SUB8_RETURN_IF_ERROR(check_output_files(
+      {{"--json", args.json_path}, {"--plot", args.plot_path}, {"--report", args.report_path}},
+      {{"MODEL", args.model.model}, {"--reference", args.reference}, {"--text", args.text}}));
   const std::string kind = std::filesystem::path(args.report_path).extension();
   if (!args.report_path.empty() && kind != ".md" && kind != ".html")
     return invalid_argument(

@@ -110,7 +110,8 @@ Status eval_operators(const EvalOperatorsArgs& args) {
         "--operators runs the model as stored and quantises its operators itself; leave out "
         "--weights, --lm-head, --mode, --attention, --kv-cache-dtype and --activations");
   }
-  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
+  SUB8_RETURN_IF_ERROR(check_output_files({{"--json", args.json_path}},
+                                          {{"MODEL", args.model.model}, {"--text", args.text}}));
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(const int threads, m.thread_count());
   ThreadPool pool(threads);

@@ -295,10 +295,12 @@ Status write_plan(const PlanArgs& args, const Run& run, const Outcome& outcome) 
 }
 
 Status check_args(const PlanArgs& args) {
-  SUB8_RETURN_IF_ERROR(check_output_file("--out", args.output));
-  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
-  SUB8_RETURN_IF_ERROR(check_output_file("--plot", args.plot_path));
-  SUB8_RETURN_IF_ERROR(check_output_file("--cache", args.cache));
+  SUB8_RETURN_IF_ERROR(check_output_files(
+      {{"--out", args.output},
+       {"--json", args.json_path},
+       {"--plot", args.plot_path},
+       {"--cache", args.cache}},
+      {{"MODEL", args.model}, {"--text", args.text}, {"--latency", args.latency}}));
   if (args.output.empty() != args.budgets.empty()) {
     return invalid_argument(
         "--out FILE and --budget KIND=VALUE go together: one says where the plan is written, the "

@@ -241,7 +241,9 @@ Status store_plan_residue(const QuantizeArgs& args, const quantize::LayerPlan& p
 
 Status run_quantize(const QuantizeArgs& args) {
   SUB8_ASSIGN_OR_RETURN(quantize::Recipe recipe, make_recipe(args));
-  SUB8_RETURN_IF_ERROR(check_output_file("--json", args.json_path));
+  SUB8_RETURN_IF_ERROR(check_output_files(
+      {{"--json", args.json_path}},
+      {{"IN", args.input}, {"OUT", args.output}, {"--plan", args.plan}, {"--text", args.text}}));
   std::optional<quantize::LayerPlan> plan;
   if (!args.plan.empty()) {
     SUB8_ASSIGN_OR_RETURN(plan, read_plan(args));

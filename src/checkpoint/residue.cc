@@ -26,7 +26,7 @@ namespace {
 using format::DType;
 using format::OuterScale;
 
-constexpr std::string_view kAgain = "; run `sub8 calibrate` again";
+constexpr std::string_view kAgain = "; run `sub8 calibrate --overwrite` again";
 
 // Takes the tensors of one module from the file and checks each.
 class ModuleReader {

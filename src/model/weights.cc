@@ -57,7 +57,7 @@ Result<Compensation> Weights::compensation(const std::vector<std::string>& modul
       return corrupt_data(
           fmt::format("sub8/residue.safetensors: the extension of {} was quantised by another "
                       "tensor scale than "
-                      "its weight; run `sub8 calibrate` again",
+                      "its weight; run `sub8 calibrate --overwrite` again",
                       modules[i]));
     }
     const std::vector<uint8_t>& masks = module->masks[*index];
@@ -65,7 +65,7 @@ Result<Compensation> Weights::compensation(const std::vector<std::string>& modul
     if (!std::equal(masks.begin(), masks.end(), out.masks.begin(), out.masks.end())) {
       return corrupt_data(fmt::format(
           "sub8/residue.safetensors: {} and {} read the same input, but select different channels; "
-          "run `sub8 calibrate` again",
+          "run `sub8 calibrate --overwrite` again",
           modules[0], modules[i]));
     }
     columns.push_back(&extension);

@@ -171,14 +171,17 @@ TEST_F(Cli, CalibrationIsStoredBesideTheModel) {
   EXPECT_EQ(json::parse(json_text).at("original"), "llama-chat");
   EXPECT_EQ(run("inspect q").status, 0);
   // The same again, with other threads; then from the decoded weights.
-  ASSERT_EQ(run("calibrate q --text text.txt --ratios 0.5,0.125,0.25 --original '" +
+  const Outcome again = run("calibrate q --text text.txt");
+  EXPECT_EQ(again.status, 2);
+  EXPECT_SAYS(again.err, "calibrated already; --overwrite");
+  ASSERT_EQ(run("calibrate q --overwrite --text text.txt --ratios 0.5,0.125,0.25 --original '" +
                 model("llama-chat") + "'" + size + " --threads 3")
                 .status,
             0);
   EXPECT_EQ(read_all(dir_ / "q/sub8/residue.json"), json_text);
   EXPECT_EQ(read_all(dir_ / "q/sub8/residue.safetensors"), tensors);
   std::ofstream(dir_ / "p.jsonl") << "\"one\"\n{\"text\": \"two\"}\n";
-  const Outcome decoded = run("calibrate q --jsonl p.jsonl");
+  const Outcome decoded = run("calibrate q --overwrite --jsonl p.jsonl");
   ASSERT_EQ(decoded.status, 0) << decoded.err;
   EXPECT_SAYS(decoded.out, "no --original");
 
@@ -189,12 +192,12 @@ TEST_F(Cli, CalibrationIsStoredBesideTheModel) {
   for (const char* bad : {"--text empty", "--text binary --length 2", "--jsonl empty",
                           "--jsonl text.txt", "", "--text text.txt --jsonl p.jsonl",
                           "--text text.txt --ratios 0.3", "--text text.txt --length 100000"}) {
-    const Outcome outcome = run(std::string("calibrate q ") + bad);
+    const Outcome outcome = run(std::string("calibrate q --overwrite ") + bad);
     EXPECT_NE(outcome.status, 0) << bad;
     EXPECT_NE(outcome.status, 1) << bad << outcome.err;
     EXPECT_FALSE(outcome.err.empty()) << bad;
   }
-  EXPECT_EQ(run("calibrate q --text nowhere.txt").status, 3);
+  EXPECT_EQ(run("calibrate q --overwrite --text nowhere.txt").status, 3);
   EXPECT_EQ(read_all(dir_ / "q/sub8/residue.safetensors"), kept);
 }
 

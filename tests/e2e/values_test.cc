@@ -54,6 +54,25 @@ TEST_F(Values, OptionsAreNotChangedOrDropped) {
   EXPECT_SAYS(dropped.err, "--four-over-six");
 }
 
+TEST_F(Values, ReportsReplaceNoInputAndNoOtherReport) {
+  const std::string text(400, 'a');
+  write("text.txt", text);
+  fs::copy(model("llama-chat"), dir_ / "m");
+  fs::create_symlink("text.txt", dir_ / "link");
+  const std::string eval = "eval m --text text.txt --window 32 --max-windows 1 ";
+  for (const char* output : {"--json text.txt", "--json ./m/../text.txt", "--plot link",
+                             "--json m/config.json", "--json r.json --plot ./r.json"}) {
+    const Outcome got = run(eval + output);
+    EXPECT_EQ(got.status, 2) << output << got.err;
+  }
+  EXPECT_EQ(read_all(dir_ / "text.txt"), text);
+  EXPECT_FALSE(fs::exists(dir_ / "r.json"));
+  EXPECT_SAYS(run(eval + "--json text.txt").err, "would replace the input of --text");
+  EXPECT_SAYS(run(eval + "--json m/config.json").err, "would replace a file of MODEL");
+  EXPECT_EQ(run(eval + "--json m/new.json").status, 0);
+  EXPECT_SAYS(run("quantize m q --weights e3m2 --json m/model.safetensors").err, "of IN");
+}
+
 TEST_F(Values, SweepsSayWhatTheyMean) {
   write("text.txt", std::string(400, 'a'));
   for (const char* sweep :
