@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checkpoint/wrapped_source.h"
 #include "harness.h"
 
 namespace sub8::model {
@@ -133,32 +134,18 @@ TEST(KvCacheOptions, AutoFollowsModeAndPages) {
 }
 
 // A checkpoint with KV scales that its files do not have.
-class ScaledSource final : public checkpoint::WeightSource {
+class ScaledSource final : public checkpoint::WrappedSource {
  public:
   ScaledSource(std::unique_ptr<checkpoint::WeightSource> source, float k, float v)
-      : source_(std::move(source)), k_(k), v_(v) {
-    for (const checkpoint::WeightInfo& info : source_->weights()) add_weight(info);
+      : WrappedSource(std::move(source)), k_(k), v_(v) {
+    for (const checkpoint::WeightInfo& info : this->source().weights()) add_weight(info);
   }
-  const checkpoint::ModelConfig& config() const override { return source_->config(); }
-  bool tied_head() const override { return source_->tied_head(); }
   Result<std::optional<float>> kv_scale(int64_t layer, bool value_side) const override {
     if (layer == 0) return std::optional<float>();
     return std::optional<float>(value_side ? v_ : k_);
   }
-  Result<StoredMatrix> matrix(std::string_view module, format::DType decoded) const override {
-    return source_->matrix(module, decoded);
-  }
-  Status decode_rows(std::string_view module, int64_t row, int64_t count,
-                     std::span<float> out) const override {
-    return source_->decode_rows(module, row, count, out);
-  }
-  Result<std::vector<float>> vector(std::string_view name) const override {
-    return source_->vector(name);
-  }
-  void release(std::string_view module) const override { source_->release(module); }
 
  private:
-  std::unique_ptr<checkpoint::WeightSource> source_;
   float k_, v_;
 };
 
