@@ -51,18 +51,18 @@ struct EvalArgs {
 
 struct Subject {
   engine::Bundle bundle;
-  std::unique_ptr<model::Model> model;
+  model::ModelOptions options;
+  std::unique_ptr<model::Model> model;  // null until loaded
 };
 
-// Loads a model for scoring: pages for one window, logits in blocks.
-Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& pool,
-                             const std::string& title) {
+// Opens a model for scoring: pages for one window, logits in blocks.
+Result<Subject> open_subject(const ModelArgs& args, int64_t window, ThreadPool& pool) {
   Subject out;
   SUB8_ASSIGN_OR_RETURN(auto source, open_source(args, pool));
   SUB8_ASSIGN_OR_RETURN(out.bundle, engine::make_bundle(std::move(source)));
   for (const std::string& warning : out.bundle.warnings) print_warning(warning);
   SUB8_ASSIGN_OR_RETURN(const engine::RunOptions run, args.run_options());
-  model::ModelOptions options;
+  model::ModelOptions& options = out.options;
   SUB8_ASSIGN_OR_RETURN(options.path, selected_cpu_path());
   options.activations = run.activations;
   options.kv_type = run.kv_type;
@@ -77,15 +77,21 @@ Result<Subject> load_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   if (window > limit)
     return invalid_argument(
         fmt::format("--window {} is beyond the model's {} positions", window, limit));
-  say_decoded_memory(*out.bundle.source, options.activations == ActivationType::kF32);
+  return out;
+}
+
+// Packs the weights.
+Status load_subject(Subject& subject, ThreadPool& pool, const std::string& title) {
+  const checkpoint::WeightSource& source = *subject.bundle.source;
+  say_decoded_memory(source, subject.options.activations == ActivationType::kF32);
   ProgressBar bar(title);
-  options.progress = [&](const model::LoadProgress& p) {
+  subject.options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
   };
-  SUB8_ASSIGN_OR_RETURN(out.model, model::Model::load(*out.bundle.source, options, pool));
+  SUB8_ASSIGN_OR_RETURN(subject.model, model::Model::load(source, subject.options, pool));
   bar.clear();
-  fmt::print(stderr, "{}\n", model::describe_mode(out.model->program(), out.model->mode()));
-  return out;
+  fmt::print(stderr, "{}\n", model::describe_mode(subject.model->program(), subject.model->mode()));
+  return {};
 }
 
 // One row of the report: a model, what it scored, and how far its weights are from the reference's.
@@ -455,7 +461,7 @@ Status write_outputs(const EvalArgs& args, const std::vector<Row>& rows, int64_t
   return write_file_atomic(args.plot_path, valid_utf8(study::render_svg(make_plot(args, rows))));
 }
 
-Result<Subject> load_reference(const EvalArgs& args, ThreadPool& pool) {
+Result<Subject> open_reference(const EvalArgs& args, ThreadPool& pool) {
   ModelArgs model = args.model;
   model.model = args.reference;
   model.weights.clear();
@@ -466,7 +472,38 @@ Result<Subject> load_reference(const EvalArgs& args, ThreadPool& pool) {
   model.kv_cache_dtype.clear();
   model.attention = "auto";
   if (!args.reference_activations.empty()) model.activations = args.reference_activations;
-  return load_subject(model, args.window, pool, "loading the reference");
+  return open_subject(model, args.window, pool);
+}
+
+// Options that exclude each other, and names of outputs.
+Status check_eval_args(const EvalArgs& args, const std::vector<ModelArgs>& models) {
+  if (args.sweep.empty()) SUB8_RETURN_IF_ERROR(check_model_args(args.model));
+  SUB8_RETURN_IF_ERROR(check_output_files(
+      {{"--json", args.json_path}, {"--plot", args.plot_path}, {"--report", args.report_path}},
+      {{"MODEL", args.model.model}, {"--reference", args.reference}, {"--text", args.text}}));
+  const std::string kind = std::filesystem::path(args.report_path).extension();
+  if (!args.report_path.empty() && kind != ".md" && kind != ".html")
+    return invalid_argument(
+        fmt::format("--report '{}': the name must end in .md or .html, which says what is written",
+                    args.report_path));
+  if (args.baseline.empty()) return {};
+  if (args.sweep.empty()) return invalid_argument("--baseline names a row of a --sweep");
+  std::vector<Row> rows;
+  for (const ModelArgs& model : models)
+    rows.push_back({.args = model, .other_model = model.model != args.model.model});
+  const auto place = baseline_place(args, rows);
+  return place.ok() ? Status() : place.error();
+}
+
+Status check_same_vocabulary(const EvalArgs& args, const Subject& subject,
+                             const Subject& reference) {
+  const int64_t vocab = subject.bundle.source->config().vocab_size;
+  const int64_t other = reference.bundle.source->config().vocab_size;
+  if (vocab == other) return {};
+  return invalid_argument(
+      fmt::format("the model has a vocabulary of {} tokens, the reference '{}' one of {}: they "
+                  "cannot be compared",
+                  vocab, args.reference, other));
 }
 
 Status eval(EvalArgs args) {
@@ -481,71 +518,53 @@ Status eval(EvalArgs args) {
   }
   if (!args.sweep.empty() && args.reference.empty()) args.reference = args.model.model;
   SUB8_ASSIGN_OR_RETURN(const std::vector<ModelArgs> models, variants(args));
-  if (args.sweep.empty()) {
-    SUB8_RETURN_IF_ERROR(check_model_args(args.model));
-  }
-  SUB8_RETURN_IF_ERROR(check_output_files(
-      {{"--json", args.json_path}, {"--plot", args.plot_path}, {"--report", args.report_path}},
-      {{"MODEL", args.model.model}, {"--reference", args.reference}, {"--text", args.text}}));
-  const std::string kind = std::filesystem::path(args.report_path).extension();
-  if (!args.report_path.empty() && kind != ".md" && kind != ".html")
-    return invalid_argument(
-        fmt::format("--report '{}': the name must end in .md or .html, which says what is written",
-                    args.report_path));
-  if (!args.baseline.empty() && args.sweep.empty())
-    return invalid_argument("--baseline names a row of a --sweep");
+  SUB8_RETURN_IF_ERROR(check_eval_args(args, models));
   std::optional<InterruptEndsProcess> preparing(std::in_place);
-  std::vector<Row> rows;
-  if (!args.baseline.empty()) {  // a wrong name shows now, not after the work
-    for (const ModelArgs& model : models)
-      rows.push_back({.args = model, .other_model = model.model != args.model.model});
-    const auto place = baseline_place(args, rows);
-    if (!place.ok()) return place.error();
-    rows.clear();
-  }
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(const int threads, args.model.thread_count());
   ThreadPool pool(threads);
+  study::EvaluateOptions options{.window = args.window, .max_windows = args.max_windows};
+  if (args.rows == "generated") options.rows = RowClass::kGenerated;
+  // What can be wrong shows before the weights are loaded, which takes the time.
   std::optional<Subject> reference;
   if (!args.reference.empty()) {
-    SUB8_ASSIGN_OR_RETURN(reference, load_reference(args, pool));
+    SUB8_ASSIGN_OR_RETURN(reference, open_reference(args, pool));
   }
   std::vector<Subject> subjects;
-  std::vector<model::Model*> pointers;
   for (const ModelArgs& model : models) {
-    Row row{.args = model, .other_model = model.model != args.model.model};
-    SUB8_ASSIGN_OR_RETURN(Subject subject,
-                          load_subject(model, args.window, pool,
-                                       args.sweep.empty() ? "loading" : "loading " + row.label()));
-    row.quantization = subject.bundle.source->quantization();
-    row.storage_bits = storage_bits(*subject.bundle.source, model.weights);
-    const model::Model& loaded = *subject.model;
-    row.kv_cache_dtype = kernels::kv_type_name(loaded.options().kv_type);
-    row.attention =
-        kernels::attention_kind_name(loaded.attention(loaded.mode(), RowClass::kGenerated));
-    if (reference) {
-      const int64_t vocab = subject.model->config().vocab_size;
-      const int64_t other = reference->model->config().vocab_size;
-      if (vocab != other) {
-        return invalid_argument(fmt::format(
-            "the model has a vocabulary of {} tokens, the reference '{}' one of {}: they "
-            "cannot be compared",
-            vocab, args.reference, other));
-      }
-      SUB8_ASSIGN_OR_RETURN(row.errors, study::weight_errors(*subject.bundle.source,
-                                                             *reference->bundle.source, pool));
-    }
-    pointers.push_back(subject.model.get());
+    SUB8_ASSIGN_OR_RETURN(Subject subject, open_subject(model, args.window, pool));
+    if (reference) SUB8_RETURN_IF_ERROR(check_same_vocabulary(args, subject, *reference));
     subjects.push_back(std::move(subject));
-    rows.push_back(std::move(row));
   }
   Result<std::vector<int32_t>> tokens =
       subjects[0].bundle.tokenizer->encode(text, {.add_special_tokens = false});
   if (!tokens.ok()) return tokens.error().within(args.text);
+  const auto token_count = static_cast<int64_t>(tokens->size());
+  if (Status enough = study::check_length(token_count, options); !enough.ok())
+    return enough.error().within(args.text);
+  if (reference) SUB8_RETURN_IF_ERROR(load_subject(*reference, pool, "loading the reference"));
+  std::vector<Row> rows;
+  std::vector<model::Model*> pointers;
+  for (size_t i = 0; i < models.size(); ++i) {
+    Row row{.args = models[i], .other_model = models[i].model != args.model.model};
+    const checkpoint::WeightSource& source = *subjects[i].bundle.source;
+    SUB8_RETURN_IF_ERROR(
+        load_subject(subjects[i], pool, args.sweep.empty() ? "loading" : "loading " + row.label()));
+    row.quantization = source.quantization();
+    row.storage_bits = storage_bits(source, models[i].weights);
+    const model::Model& loaded = *subjects[i].model;
+    row.kv_cache_dtype = kernels::kv_type_name(loaded.options().kv_type);
+    row.attention =
+        kernels::attention_kind_name(loaded.attention(loaded.mode(), RowClass::kGenerated));
+    if (reference) {
+      SUB8_ASSIGN_OR_RETURN(row.errors,
+                            study::weight_errors(source, *reference->bundle.source, pool));
+    }
+    pointers.push_back(subjects[i].model.get());
+    rows.push_back(std::move(row));
+  }
   preparing.reset();
   ProgressBar bar("evaluating");
-  study::EvaluateOptions options{.window = args.window, .max_windows = args.max_windows};
-  if (args.rows == "generated") options.rows = RowClass::kGenerated;
   options.progress = [&](int64_t done, int64_t total) {
     bar.update(static_cast<double>(done), static_cast<double>(total),
                fmt::format("window {} of {}", done, total));
@@ -555,7 +574,7 @@ Status eval(EvalArgs args) {
       study::evaluate(pointers, reference ? reference->model.get() : nullptr, *tokens, options));
   bar.clear();
   for (size_t i = 0; i < rows.size(); ++i) rows[i].score = std::move(scores[i]);
-  return write_outputs(args, rows, static_cast<int64_t>(tokens->size()));
+  return write_outputs(args, rows, token_count);
 }
 
 }  // namespace

@@ -51,6 +51,39 @@ Result<Architecture> find_architecture(const JsonRef& config, const std::string&
                      "; sub8 runs llama (SmolLM2), mistral, qwen2, qwen3, gemma3 and opt");
 }
 
+// The class that weights were trained in must be of the family that model_type names.
+Status check_class_names(const JsonRef& config, Architecture architecture,
+                         std::vector<std::string>& warnings) {
+  struct Class {
+    std::string_view name;
+    Architecture architecture;
+  };
+  constexpr std::array<Class, 7> kClasses{
+      {{"LlamaForCausalLM", Architecture::kLlama},
+       {"MistralForCausalLM", Architecture::kLlama},
+       {"Qwen2ForCausalLM", Architecture::kQwen2},
+       {"Qwen3ForCausalLM", Architecture::kQwen3},
+       {"Gemma3ForCausalLM", Architecture::kGemma3},
+       {"Gemma3ForConditionalGeneration", Architecture::kGemma3},
+       {"OPTForCausalLM", Architecture::kOpt}}};
+  const auto list = config.find("architectures");
+  if (!list) return {};
+  SUB8_ASSIGN_OR_RETURN(const auto names, list->elements());
+  for (const JsonRef& item : names) {
+    SUB8_ASSIGN_OR_RETURN(const std::string name, item.as_string());
+    const auto known = std::find_if(kClasses.begin(), kClasses.end(),
+                                    [&](const Class& c) { return c.name == name; });
+    if (known == kClasses.end()) {
+      warnings.push_back(item.where() + ": sub8 does not know the class \"" + name.substr(0, 60) +
+                         "\" and goes by model_type");
+    } else if (known->architecture != architecture) {
+      return corrupt_data(item.where() + ": \"" + name + "\" is not of the family of model_type, " +
+                          std::string(architecture_name(architecture)) + "; correct one of them");
+    }
+  }
+  return {};
+}
+
 Result<Activation> read_activation(const JsonRef& config, std::string_view key,
                                    std::string_view fallback) {
   SUB8_ASSIGN_OR_RETURN(const std::string name, config.get_string(key, fallback));
@@ -384,6 +417,7 @@ Result<ModelConfig> read_model_config(const JsonRef& root) {
     return corrupt_data(config.where() + ": the member \"model_type\" is missing");
   }
   SUB8_ASSIGN_OR_RETURN(out.architecture, find_architecture(config, out.model_type));
+  SUB8_RETURN_IF_ERROR(check_class_names(root, out.architecture, out.warnings));
   SUB8_RETURN_IF_ERROR(refuse_out_of_scope(config));
   const Defaults defaults = defaults_of(out.architecture, out.model_type);
   SUB8_RETURN_IF_ERROR(read_sizes(config, defaults, out));

@@ -85,8 +85,13 @@ Result<RopeConfig> read_rope_object(const JsonRef& object, double theta, int64_t
     return unsupported(object.where() + ": partial_rotary_factor " + std::to_string(partial) +
                        ": sub8 rotates whole heads only");
   }
-  SUB8_ASSIGN_OR_RETURN(std::string type, object.get_string("type", "default"));
-  SUB8_ASSIGN_OR_RETURN(type, object.get_string("rope_type", type));
+  SUB8_ASSIGN_OR_RETURN(const std::string old_type, object.get_string("type", "default"));
+  SUB8_ASSIGN_OR_RETURN(const std::string type, object.get_string("rope_type", old_type));
+  if (object.find("type") && type != old_type) {
+    return corrupt_data(object.where() + ": rope_type is \"" + type.substr(0, 60) +
+                        "\" and type, its older name, \"" + old_type.substr(0, 60) +
+                        "\"; remove the wrong one");
+  }
   constexpr std::array<std::string_view, 4> kCommon{"rope_type", "type", "rope_theta",
                                                     "partial_rotary_factor"};
   std::vector<std::string_view> known(kCommon.begin(), kCommon.end());
@@ -164,8 +169,10 @@ Result<RopePair> read_rope(const JsonRef& config, Architecture architecture, dou
   if (partial != 1.0) {
     return unsupported(config.where() + ".partial_rotary_factor: sub8 rotates whole heads only");
   }
+  const auto scaling = config.find("rope_scaling");
   auto object = config.find("rope_parameters");
-  if (!object) object = config.find("rope_scaling");
+  const bool both = object && scaling;
+  if (!object) object = scaling;
   RopePair out;
   if (object && (object->find("full_attention") || object->find("sliding_attention"))) {
     return read_per_layer_type(*object, theta, local_theta, max_positions, warnings);
@@ -173,6 +180,15 @@ Result<RopePair> read_rope(const JsonRef& config, Architecture architecture, dou
   out.full.theta = theta;
   if (object) {
     SUB8_ASSIGN_OR_RETURN(out.full, read_rope_object(*object, theta, max_positions, warnings));
+  }
+  if (both) {
+    SUB8_ASSIGN_OR_RETURN(const RopeConfig older,
+                          read_rope_object(*scaling, out.full.theta, max_positions, warnings));
+    if (!(older == out.full)) {
+      return corrupt_data(config.where() +
+                          ": rope_parameters and rope_scaling, its older name, differ; remove the "
+                          "wrong one");
+    }
   }
   out.local = out.full;
   if (architecture == Architecture::kGemma3) {

@@ -31,7 +31,7 @@ template <class T>
 Result<T> complete(asio::io_context& io, asio::awaitable<T> work) {
   std::optional<T> out;
   std::exception_ptr thrown;
-  asio::co_spawn(io, std::move(work), [&](std::exception_ptr error, T value) {
+  asio::co_spawn(io, std::move(work), [&](const std::exception_ptr& error, T value) {
     thrown = error;
     if (!error) out = std::move(value);
     io.stop();
@@ -84,7 +84,7 @@ class Phase {
       if (workload_.rate > 0)
         result_.wait_seconds += std::chrono::duration<double>(Clock::now() - ready).count();
       result_.peak = std::max(result_.peak, ++under_way_);
-      asio::co_spawn(io_, request(i), [this](std::exception_ptr error) { over(error); });
+      asio::co_spawn(io_, request(i), [this](const std::exception_ptr& error) { over(error); });
     }
     while (done_ < count_) {
       ended_.expires_at(Clock::time_point::max());
@@ -112,7 +112,7 @@ class Phase {
     result_.samples[static_cast<size_t>(i)] = co_await ask(target_, body);
   }
 
-  void over(std::exception_ptr error) {
+  void over(const std::exception_ptr& error) {
     if (error) thrown_ = error;
     --under_way_;
     ++done_;

@@ -25,13 +25,21 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
   model->pool_ = &pool;
   const bool exact = options.activations == ActivationType::kF32;
   SUB8_RETURN_IF_ERROR(check_mode_options(options.mode));
+  // Said before the weights are packed, which takes the time.
+  const ExecutionMode wanted = model->mode();
+  SUB8_RETURN_IF_ERROR(model->check_mode(
+      wanted == ExecutionMode::kWeightOnly ||
+      std::any_of(
+          source.weights().begin(), source.weights().end(), [&](const checkpoint::WeightInfo& w) {
+            return w.kind != checkpoint::WeightKind::kVector && model->uses(wanted, w.format);
+          })));
   model->weights_ = std::make_unique<Weights>(
       source, options.path, pool, exact ? format::DType::kF32 : format::DType::kBF16,
       ExecutionOptions{options.mode, options.residue}, options.progress);
   const auto build =
       model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
   SUB8_ASSIGN_OR_RETURN(model->program_, build(model->config_, options, *model->weights_));
-  SUB8_RETURN_IF_ERROR(model->check_mode());
+  SUB8_RETURN_IF_ERROR(model->check_mode(model->usable(wanted)));
   SUB8_RETURN_IF_ERROR(model->read_kv_scales(source));
   model->row_modes_.push_back(model->mode());
   for (const ExecutionMode mode : invariant_modes()) {
@@ -54,9 +62,9 @@ kernels::AttentionKind Model::attention(ExecutionMode mode, RowClass row_class) 
 }
 
 // Whether a mode makes a difference to a weight, or to one in its place.
-bool Model::uses(ExecutionMode mode, const PackedMatrix& w) const {
+bool Model::uses(ExecutionMode mode, const format::WeightFormat& format) const {
   if (options_.substitution) return mode != ExecutionMode::kWeightOnly;
-  return !row_execution(mode, w.format, 0, RowClass::kGenerated, 1).weight_only;
+  return !row_execution(mode, format, 0, RowClass::kGenerated, 1).weight_only;
 }
 
 bool Model::usable(ExecutionMode mode) const {
@@ -64,10 +72,10 @@ bool Model::usable(ExecutionMode mode) const {
   if (options_.activations == ActivationType::kF32) return false;
   const auto& matrices = weights_->matrices();
   return std::any_of(matrices.begin(), matrices.end(),
-                     [&](const PackedMatrix& w) { return uses(mode, w); });
+                     [&](const PackedMatrix& w) { return uses(mode, w.format); });
 }
 
-Status Model::check_mode() const {
+Status Model::check_mode(bool useful) const {
   const ExecutionMode mode = options_.mode.mode;
   const kernels::AttentionKind kind = attention(mode, RowClass::kGenerated);
   if (kernels::quantises_queries(kind) && options_.activations == ActivationType::kF32) {
@@ -76,13 +84,14 @@ Status Model::check_mode() const {
                     "activations) excludes; use one of them",
                     kernels::attention_kind_name(kind)));
   }
-  if (usable(mode)) return {};
+  if (mode == ExecutionMode::kAuto || mode == ExecutionMode::kWeightOnly) return {};
   if (options_.activations == ActivationType::kF32) {
     return invalid_argument(
         fmt::format("the mode '{}' quantises activations, which the reference mode (f32 "
                     "activations) excludes; use one of them",
                     execution_mode_name(mode)));
   }
+  if (useful) return {};
   const bool fp8 = mode == ExecutionMode::kFp8 || mode == ExecutionMode::kFp8Residue;
   return unsupported(fmt::format(
       "the mode '{}' needs {} weights, and this model has none; quantise it with --weights {}, or "
@@ -111,7 +120,7 @@ Status Model::allocate_quantized() {
   int64_t k = 0;
   int64_t n = 0;
   for (const PackedMatrix& w : weights_->matrices()) {
-    const auto quantised = [&](ExecutionMode mode) { return uses(mode, w); };
+    const auto quantised = [&](ExecutionMode mode) { return uses(mode, w.format); };
     if (std::none_of(row_modes_.begin(), row_modes_.end(), quantised)) continue;
     k = std::max(k, w.cols);
     n = std::max(n, w.rows);

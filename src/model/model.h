@@ -164,8 +164,9 @@ class Model {
   Model() = default;
   Status allocate();
   Status allocate_quantized();
-  Status check_mode() const;
-  bool uses(ExecutionMode mode, const PackedMatrix& w) const;
+  // `useful`: some weight exists to which the mode makes a difference.
+  Status check_mode(bool useful) const;
+  bool uses(ExecutionMode mode, const format::WeightFormat& format) const;
   bool usable(ExecutionMode mode) const;
   void set_groups(const Batch& batch);
   Status read_kv_scales(const checkpoint::WeightSource& source);

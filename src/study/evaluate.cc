@@ -144,18 +144,22 @@ int64_t window_count(int64_t tokens, const EvaluateOptions& options) {
   return options.max_windows > 0 ? std::min(all, options.max_windows) : all;
 }
 
+Status check_length(int64_t tokens, const EvaluateOptions& options) {
+  if (window_count(tokens, options) > 0) return {};
+  return invalid_argument(fmt::format(
+      "the text has {} tokens, fewer than one window of {}; give more text or a smaller --window",
+      tokens, options.window));
+}
+
 Result<std::vector<Evaluation>> evaluate(std::span<model::Model* const> subjects,
                                          model::Model* reference, std::span<const int32_t> tokens,
                                          const EvaluateOptions& options) {
   if (options.window < 2)
     return invalid_argument(
         fmt::format("the window must have at least 2 tokens, got {}", options.window));
-  const int64_t windows = window_count(static_cast<int64_t>(tokens.size()), options);
-  if (windows == 0) {
-    return invalid_argument(fmt::format(
-        "the text has {} tokens, fewer than one window of {}; give more text or a smaller --window",
-        tokens.size(), options.window));
-  }
+  const auto length = static_cast<int64_t>(tokens.size());
+  SUB8_RETURN_IF_ERROR(check_length(length, options));
+  const int64_t windows = window_count(length, options);
   std::vector<model::Model*> all(subjects.begin(), subjects.end());
   if (reference != nullptr) all.push_back(reference);
   int64_t block = options.window - 1;

@@ -50,6 +50,8 @@ struct EvaluateOptions {
 
 // Number of windows that would be scored.
 int64_t window_count(int64_t tokens, const EvaluateOptions& options);
+// An error when that is none.
+Status check_length(int64_t tokens, const EvaluateOptions& options);
 
 // Scores every model of `subjects` on the same windows; `reference` may be null. Each model needs
 // max_rows >= window, max_context >= window and pages for one window. An error when the text is

@@ -131,6 +131,7 @@ Result<LatencyTable> measure_layer_latency(
   std::iota(positions.begin(), positions.end(), 0);
   const std::vector<int64_t> slots(positions.begin(), positions.end());
   std::vector<kernels::AttentionRow> attention;
+  attention.reserve(positions.size());
   for (const int32_t position : positions) attention.push_back({pages.data(), position});
   const model::Batch batch{rows, positions, slots, attention, out.rows};
 

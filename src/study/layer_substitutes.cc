@@ -102,6 +102,7 @@ Result<model::LinearSubstitute> LayerSubstitutes::make(size_t op,
   }
   const auto pointers = [](const std::vector<StoredMatrix>& matrices) {
     std::vector<const StoredMatrix*> out;
+    out.reserve(matrices.size());
     for (const StoredMatrix& m : matrices) out.push_back(&m);
     return out;
   };

@@ -106,7 +106,7 @@ class Meter {
   Result<double> measure(size_t op, const LayerGroup& group, const LayerOption& option) {
     SUB8_ASSIGN_OR_RETURN(const model::LinearSubstitute substitute, substitutes_.make(op, option));
     model_.substitute_linear(op, &substitute);
-    const Result<double> out = run_substituted(group, option);
+    Result<double> out = run_substituted(group, option);
     model_.substitute_linear(op, nullptr);
     return out;
   }

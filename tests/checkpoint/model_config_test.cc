@@ -83,6 +83,34 @@ TEST(ModelConfig, RopeTypes) {
                  ErrorCode::kUnsupported);
 }
 
+TEST(ModelConfig, RopeNamedTwiceMustAgree) {
+  const auto same = llama(R"("rope_scaling":{"type":"linear","rope_type":"linear","factor":2})");
+  ASSERT_TRUE(same.ok()) << same.error().message;
+  expect_refused(R"("rope_scaling":{"type":"linear","rope_type":"yarn","factor":2})", "linear",
+                 ErrorCode::kCorruptData);
+  const auto both = llama(R"("rope_theta":5e5,
+      "rope_scaling":{"type":"linear","factor":2},
+      "rope_parameters":{"rope_type":"linear","rope_theta":5e5,"factor":2.0})");
+  ASSERT_TRUE(both.ok()) << both.error().message;
+  EXPECT_EQ(both->rope.factor, 2.0);
+  expect_refused(R"("rope_scaling":{"type":"linear","factor":2},
+                    "rope_parameters":{"rope_type":"linear","rope_theta":5e5,"factor":4})",
+                 "rope_parameters", ErrorCode::kCorruptData);
+}
+
+TEST(ModelConfig, ClassAndModelTypeMustAgree) {
+  const auto fits = llama(R"("architectures":["LlamaForCausalLM"])");
+  ASSERT_TRUE(fits.ok()) << fits.error().message;
+  EXPECT_TRUE(fits->warnings.empty());
+  const auto unknown = llama(R"("architectures":["MyLlama"])");
+  ASSERT_TRUE(unknown.ok()) << unknown.error().message;
+  ASSERT_EQ(unknown->warnings.size(), 1U);
+  EXPECT_NE(unknown->warnings[0].find("$.architectures[0]"), std::string::npos);
+  expect_refused(R"("architectures":["OPTForCausalLM"])", "OPTForCausalLM",
+                 ErrorCode::kCorruptData);
+  expect_refused(R"("architectures":[7])", "$.architectures[0]", ErrorCode::kCorruptData);
+}
+
 TEST(ModelConfig, WrongValuesNameTheirPath) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("hidden_size":-1)", "$.hidden_size"},

@@ -111,7 +111,11 @@ TEST_F(Cli, QuantiseInspectRunEvaluate) {
                            model("llama-chat") + "' --json -");
   EXPECT_LT(json::parse(same.out).at("kl_divergence").to_number<double>(), 1e-12);
   std::ofstream(dir_ / "short.txt") << "a";
-  EXPECT_EQ(run("eval q --text short.txt").status, 2);
+  const Outcome fails = run("eval q --text short.txt --window 16");
+  EXPECT_EQ(fails.status, 2);
+  EXPECT_SAYS(fails.err, "fewer than one window");
+  EXPECT_EQ(fails.err.find("mode weight-only"), std::string::npos)
+      << "it loaded the weights first: " << fails.err;
 
   // A row of a sweep is what an evaluation of its own gives.
   const std::string evaluate =

@@ -146,6 +146,7 @@ void quantise(const std::vector<double>& x, bool fp8, double alpha, std::vector<
 
 Query make_query(const AttentionShape& shape, const float* x) {
   std::vector<double> values;
+  values.reserve(static_cast<size_t>(shape.kv.head_dim));
   for (int c = 0; c < shape.kv.head_dim; ++c)
     values.push_back(shape.round_q ? format::round_to_bf16(x[c]) : x[c]);
   Query out;

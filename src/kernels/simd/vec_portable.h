@@ -64,8 +64,8 @@ SUB8_SIMD_INLINE Vec load_e4m3(const uint8_t* p, int n) {
 }
 // n E2M1 codes, two a byte, the lower bits first; n is even.
 SUB8_SIMD_INLINE Vec load_e2m1(const uint8_t* p, int n) {
-  static const float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                    -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+  static constexpr float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
   Vec out = zero();
   for (int i = 0; i < n; ++i) out[i] = kValues[p[i / 2] >> (i % 2 * 4) & 15];
   return out;
