@@ -117,6 +117,7 @@ Result<PrefixTimes> time_prefix(engine::Engine& engine, const EngineBenchArgs& a
 template <class F>
 Spread spread_of(const std::vector<Round>& rounds, F value) {
   std::vector<double> values;
+  values.reserve(rounds.size());
   for (const Round& round : rounds) values.push_back(value(round));
   return spread(std::move(values));
 }

@@ -279,7 +279,7 @@ Status run_quantize(const QuantizeArgs& args) {
                             }));
   bar.clear();
   for (const std::string& warning : report.warnings) print_warning(warning);
-  const Status reported = write_report(args, report, bar.seconds());
+  Status reported = write_report(args, report, bar.seconds());
   if (reported.ok() || args.dry_run) return reported;
   return Error{reported.error().code,
                reported.error().message + "; '" + args.output + "' is complete"};
