@@ -6,6 +6,7 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 
 #include "base/interrupt.h"
 #include "common.h"
+#include "server/grammar_worker.h"
 #include "strict_options.h"
 #include "verbs.h"
 #include "version.h"
@@ -85,6 +87,9 @@ bool fill_standard_descriptors() {
 }
 
 int run(int argc, char** argv) {
+  // Not for people: `sub8 serve` starts itself again like this.
+  if (argc == 2 && std::string_view(argv[1]) == sub8::server::kGrammarWorkerVerb)
+    return report(sub8::server::run_grammar_worker());
   CLI::App app{"Runs, quantises and measures language models with weights in floats below 8 bits."};
   app.set_version_flag("--version", std::string("sub8 ") + SUB8_VERSION);
   app.require_subcommand(1);

@@ -16,9 +16,10 @@
 #include "base/interrupt.h"
 #include "common.h"
 #include "engine/service.h"
+#include "server/grammar_pool.h"
+#include "server/grammar_worker.h"
 #include "server/log_queue.h"
 #include "server/server.h"
-#include "server/xgrammar.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -51,6 +52,7 @@ struct ServeArgs {
   int max_queued = 4096;
   double drain_seconds = 30;
   double request_seconds = 3600;
+  double grammar_seconds = 10;
 };
 
 int64_t physical_memory_bytes() {
@@ -188,12 +190,18 @@ Result<std::unique_ptr<server::GrammarCompiler>> open_grammars(const ServeArgs& 
     folder = from_environment;
   }
   if (folder.empty()) return std::unique_ptr<server::GrammarCompiler>();
-  auto opened = server::open_xgrammar(folder, *bundle.tokenizer, info.vocab_size, info.end_ids);
+  server::GrammarPoolOptions options;
+  options.host.arguments = {server::kGrammarWorkerVerb};
+  options.timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(args.grammar_seconds * 1000));
+  auto opened = server::GrammarPool::start(
+      server::grammar::make_vocabulary(folder, *bundle.tokenizer, info.vocab_size, info.end_ids),
+      std::move(options));
   if (!opened.ok()) {
     return opened.error().within(
         fmt::format("--xgrammar {} (installed with `{}`)", folder, server::kXGrammarInstall));
   }
-  return opened;
+  return std::unique_ptr<server::GrammarCompiler>(std::move(*opened));
 }
 
 void announce(const ServeArgs& args, const server::ServedModel& model,
@@ -228,12 +236,6 @@ void serve_until_interrupted(server::Server& server, engine::Service& service, d
     log.warn("drain_timeout: what is still running is cancelled");
     service.shutdown();  // tells the clients
     server.wait_idle(2s);
-  }
-  if (!server.drop_grammars(2s)) {
-    // Nothing interrupts it, and a small expression may take hours.
-    log.warn("stopped without waiting for a grammar that is being compiled");
-    std::this_thread::sleep_for(200ms);  // for the log's thread to write that
-    std::_Exit(0);
   }
   server.stop();
   service.shutdown();
@@ -346,6 +348,10 @@ Verb add_serve(CLI::App& app) {
       "--xgrammar", args->xgrammar,
       "Folder that holds the Python packages xgrammar and apache-tvm-ffi, for structured "
       "output [SUB8_XGRAMMAR in the environment]");
+  app.add_option("--grammar-timeout", args->grammar_seconds,
+                 "Seconds to compile a grammar, and to find out which tokens it allows next")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
   app.add_option("--kv-memory", args->kv_memory,
                  "Memory for the KV cache, e.g. 2GB [full contexts for all sequences, at most a "
                  "quarter of the machine's memory]")

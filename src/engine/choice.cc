@@ -19,10 +19,20 @@ Choice::Choice(RequestId id, uint32_t index, const Request& request, int64_t max
   limit_ = limited_by_context_ ? max_model_len : prompt_size + *max_tokens;
 }
 
-Status Choice::prepare(const Request& request) {
-  if (!request.constraint || constraint_ != nullptr) return {};
-  SUB8_ASSIGN_OR_RETURN(constraint_, request.constraint(index_));
-  return {};
+void Choice::prepare(const Request& request) {
+  if (!request.constraint || constraint_ != nullptr || constraint_error_) return;
+  Result<std::unique_ptr<TokenConstraint>> made = request.constraint(index_);
+  if (made.ok()) {
+    constraint_ = std::move(made).value();
+  } else {
+    constraint_error_ = std::move(made).error();
+  }
+}
+
+Result<bool> Choice::constraint_ready(std::chrono::microseconds timeout) {
+  if (constraint_error_) return *constraint_error_;
+  if (constraint_ == nullptr) return true;
+  return constraint_->ready(timeout);
 }
 
 TokenEvent Choice::event() const {

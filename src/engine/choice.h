@@ -1,8 +1,10 @@
 // One of the parallel answers of a request: from logits to token, text, and the decision to end.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,7 +33,10 @@ class Choice : public Sequence {
   bool over() const { return finish_ != FinishReason::kRunning; }
 
   // Makes the constraint if the request has one and it was not made yet.
-  Status prepare(const Request& request);
+  void prepare(const Request& request);
+  // Whether advance() would find its constraint, if it has one, ready; waits at most `timeout`. An
+  // error of the constraint, or of prepare().
+  Result<bool> constraint_ready(std::chrono::microseconds timeout);
 
   // Samples the next token, appends it to `tokens`, and says what became of it. Touches this choice
   // and `scratch` only, so several choices may advance at once.
@@ -45,6 +50,8 @@ class Choice : public Sequence {
   // Log-probabilities of prompt tokens: how many of the prompt's rows have had theirs.
   int64_t prompt_logprobs_done = 0;
   TimePoint last_token{};  // zero before the first
+  // Since when it is out of the steps because its constraint is not ready; zero when it is not.
+  TimePoint held_since{};
 
  private:
   TokenEvent event() const;
@@ -61,6 +68,7 @@ class Choice : public Sequence {
   Detokenizer detokenizer_;
   StopMatcher stops_;
   std::unique_ptr<TokenConstraint> constraint_;
+  std::optional<Error> constraint_error_;
   FinishReason finish_ = FinishReason::kRunning;
 };
 

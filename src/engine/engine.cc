@@ -9,6 +9,15 @@
 namespace sub8::engine {
 namespace {
 
+using namespace std::chrono_literals;
+
+// How long a step waits for constraints that are not ready, all of them together: with others in
+// the batch, and where nobody else waits for it.
+constexpr std::chrono::microseconds kPatience = 2ms;
+constexpr std::chrono::microseconds kPatienceAlone = 20ms;
+// How long a choice keeps its place among the running ones while it waits for its constraint.
+constexpr auto kHoldPlace = 100ms;
+
 double seconds_between(TimePoint a, TimePoint b) {
   return std::chrono::duration<double>(b - a).count();
 }
@@ -102,7 +111,8 @@ struct Engine::RequestState {
   Request request;
   RequestSummary summary;
   std::vector<std::unique_ptr<Choice>> choices;
-  int open = 0;  // choices that are not over
+  int open = 0;         // choices that are not over
+  bool paused = false;  // by pause()
 };
 
 struct Engine::OrderedPart {
@@ -246,18 +256,15 @@ void Engine::assemble(const StepPlan& plan) {
 
 Status Engine::step(std::vector<TokenEvent>& events) {
   const TimePoint start = now();
+  ask_held(events);
   const StepPlan& plan = scheduler_.plan();
-  if (plan.rows == 0) {
+  stepped_ = plan.rows > 0;
+  if (!stepped_) {
     scheduler_.commit();
+    update_gauges();
     return {};
   }
-  for (Sequence* sequence : plan.admitted) {
-    RequestState& request = *requests_.at(static_cast<Choice*>(sequence)->id());
-    if (request.summary.scheduled != TimePoint{}) continue;
-    request.summary.scheduled = start;
-    request.summary.cached_tokens = sequence->cached;
-    stats_.queue_time.observe(seconds_between(request.summary.arrival, start));
-  }
+  prepare_admitted(plan, start);
   assemble(plan);
   const TimePoint assembled = now();
   if (Status status = runner_->forward({.tokens = tokens_,
@@ -270,7 +277,10 @@ Status Engine::step(std::vector<TokenEvent>& events) {
     return status;
   }
   stats_.model_seconds += seconds_between(assembled, now());
+  hold_late();
   scheduler_.commit();
+  for (auto& [choice, error] : std::exchange(failed_, {})) fail(*choice, std::move(error), events);
+  for (Choice* choice : held_) scheduler_.hold(choice);
   SUB8_RETURN_IF_ERROR(run_head(events));
   ++stats_.steps;
   stats_.computed_rows += plan.rows;
@@ -279,6 +289,67 @@ Status Engine::step(std::vector<TokenEvent>& events) {
       seconds_between(start, now());
   update_gauges();
   return {};
+}
+
+// Their constraints are made now, so that what they compute elsewhere runs beside the step.
+void Engine::prepare_admitted(const StepPlan& plan, TimePoint time) {
+  for (Sequence* sequence : plan.admitted) {
+    auto& choice = static_cast<Choice&>(*sequence);
+    RequestState& request = *requests_.at(choice.id());
+    choice.prepare(request.request);
+    if (request.summary.scheduled != TimePoint{}) continue;
+    request.summary.scheduled = time;
+    request.summary.cached_tokens = sequence->cached;
+    stats_.queue_time.observe(seconds_between(request.summary.arrival, time));
+  }
+}
+
+// Before the rows count as computed: choices that would be sampled but whose constraint is not ready
+// leave the step. Their last row is computed again later, with the same result.
+void Engine::hold_late() {
+  const bool alone = scheduler_.running().size() == 1 && scheduler_.waiting().empty();
+  const TimePoint deadline =
+      std::chrono::steady_clock::now() + (alone ? kPatienceAlone : kPatience);
+  std::erase_if(wanted_, [&](const Wanted& wanted) {
+    Choice& choice = *wanted.choice;
+    if (!wanted.sample || choice.limit() == choice.prompt_size) return false;
+    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(
+        deadline - std::chrono::steady_clock::now());
+    Result<bool> ready = choice.constraint_ready(std::max(left, 0us));
+    if (ready.ok() && *ready) return false;
+    scheduler_.withdraw_last_row(&choice);
+    if (!ready.ok()) {
+      failed_.emplace_back(&choice, std::move(ready).error());
+    } else if (choice.held_since == TimePoint{}) {
+      choice.held_since = std::chrono::steady_clock::now();
+      held_.push_back(&choice);
+    }
+    return true;
+  });
+}
+
+// Before a step: who can go on, who failed, and who has kept a place from others long enough.
+void Engine::ask_held(std::vector<TokenEvent>& events) {
+  const TimePoint time = std::chrono::steady_clock::now();
+  std::erase_if(held_, [&](Choice* choice) {
+    Result<bool> ready = choice->constraint_ready(0us);
+    if (!ready.ok()) {
+      failed_.emplace_back(choice, std::move(ready).error());
+    } else if (!*ready) {
+      if (time - choice->held_since > kHoldPlace) scheduler_.pause(choice);
+      return false;
+    } else if (!requests_.at(choice->id())->paused) {
+      scheduler_.release(choice);
+      scheduler_.resume(choice);
+    }
+    choice->held_since = {};
+    return true;
+  });
+  for (auto& [choice, error] : std::exchange(failed_, {})) fail(*choice, std::move(error), events);
+}
+
+void Engine::fail(Choice& choice, Error error, std::vector<TokenEvent>& events) {
+  deliver(choice.fail(std::move(error)), now(), events);
 }
 
 // Logits, in groups as large as the runner allows; then tokens, on all threads; then events, in
@@ -302,13 +373,6 @@ Status Engine::run_head(std::vector<TokenEvent>& events) {
                     scratch_[static_cast<size_t>(thread)], step_events_[at]);
       }
     };
-    for (size_t i = 0; i < count; ++i) {
-      // Constraints are made on this thread.
-      const Wanted& wanted = wanted_[begin + i];
-      if (!wanted.sample) continue;
-      Status prepared = wanted.choice->prepare(wanted.request->request);
-      if (!prepared.ok()) step_events_[i] = wanted.choice->fail(std::move(prepared).error());
-    }
     if (runner_->pool() == nullptr) {
       sample(0, static_cast<int64_t>(count), 0);
     } else {
@@ -325,7 +389,6 @@ Status Engine::run_head(std::vector<TokenEvent>& events) {
 void Engine::take_logits(const Wanted& wanted, std::span<const float> logits,
                          SamplerScratch& scratch, TokenEvent& event) const {
   Choice& choice = *wanted.choice;
-  if (choice.over()) return;  // it could not be prepared
   std::vector<TokenLogprob> scores;
   if (wanted.prompt_token >= 0) {
     scores.push_back(token_logprob(scratch.path, logits,
@@ -362,6 +425,7 @@ void Engine::deliver(TokenEvent event, TimePoint time, std::vector<TokenEvent>& 
   events.push_back(std::move(event));
   if (!over) return;
   scheduler_.remove(&choice);
+  if (choice.held_since != TimePoint{}) std::erase(held_, &choice);
   if (request.open == 0) requests_.erase(id);
 }
 
@@ -431,6 +495,7 @@ void Engine::end_all(const Error* error, std::vector<TokenEvent>& events) {
 void Engine::pause(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
+  it->second->paused = true;
   for (const auto& choice : it->second->choices) scheduler_.pause(choice.get());
   update_gauges();
 }
@@ -438,7 +503,11 @@ void Engine::pause(RequestId id) {
 void Engine::resume(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
-  for (const auto& choice : it->second->choices) scheduler_.resume(choice.get());
+  it->second->paused = false;
+  for (const auto& choice : it->second->choices) {
+    // One that waits for its constraint goes on when that is ready.
+    if (choice->held_since == TimePoint{}) scheduler_.resume(choice.get());
+  }
   update_gauges();
 }
 

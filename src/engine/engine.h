@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -96,8 +97,14 @@ class Engine {
 
   // No request is left.
   bool idle() const { return requests_.empty(); }
-  // A step would do something: not all requests are paused.
-  bool has_work() const { return !scheduler_.running().empty() || !scheduler_.waiting().empty(); }
+  // A step would do something: not all requests are paused. It may do nothing where holds().
+  bool has_work() const {
+    return !scheduler_.running().empty() || !scheduler_.waiting().empty() || holds();
+  }
+  // Some choice waits for its constraint, outside the steps; step() asks it again.
+  bool holds() const { return !held_.empty(); }
+  // The last step had rows.
+  bool stepped() const { return stepped_; }
 
   // Counters, and the gauges of now.
   const Stats& stats() const { return stats_; }
@@ -110,6 +117,10 @@ class Engine {
 
   TimePoint now() const;
   void assemble(const StepPlan& plan);
+  void prepare_admitted(const StepPlan& plan, TimePoint time);
+  void hold_late();
+  void ask_held(std::vector<TokenEvent>& events);
+  void fail(Choice& choice, Error error, std::vector<TokenEvent>& events);
   Status run_head(std::vector<TokenEvent>& events);
   void take_logits(const Wanted& wanted, std::span<const float> logits, SamplerScratch& scratch,
                    TokenEvent& event) const;
@@ -126,6 +137,8 @@ class Engine {
   RequestId next_id_ = 1;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   Stats stats_;
+  std::vector<Choice*> held_;  // whose constraint was not ready
+  bool stepped_ = false;
 
   // The step's batch; kept for their memory.
   std::vector<int32_t> tokens_, positions_, wanted_rows_;
@@ -135,6 +148,7 @@ class Engine {
   std::vector<OrderedPart> ordered_parts_;
   std::vector<model::RowGroup> groups_;
   std::vector<TokenEvent> step_events_;
+  std::vector<std::pair<Choice*, Error>> failed_;  // by their constraint
   std::vector<SamplerScratch> scratch_;  // per thread
 };
 

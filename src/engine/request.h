@@ -24,10 +24,20 @@ using TimePoint = std::chrono::steady_clock::time_point;
 // Says before every token which tokens may come next (structured output). One object per choice,
 // driven by the engine alone and by one thread at a time (not always the same one). Preemption does
 // not touch it: tokens that were sampled stay sampled.
+//
+// One that is computed elsewhere starts on the first answer when it is made, and on the next one in
+// accept(), so that the engine computes a step meanwhile.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
-  // Clears the bit of every token that may not come next. `allowed` has one bit per vocabulary
+  // Whether restrict_next() has its answer; waits at most `timeout` for it. While it has none the
+  // choice takes no part in steps, and the others go on. An error ends the choice with kError and
+  // this message.
+  virtual Result<bool> ready(std::chrono::microseconds timeout) {
+    (void)timeout;
+    return true;
+  }
+  // After ready(). Clears the bit of every token that may not come next. `allowed` has one bit per vocabulary
   // entry, token t in bit t % 32 of word t / 32, and arrives all ones. An end token is allowed
   // where the text may end. An error ends the choice with kError and this message.
   virtual Status restrict_next(std::span<uint32_t> allowed) = 0;
@@ -58,7 +68,7 @@ struct Request {
   std::string cache_salt;
 
   // Makes the constraint of each choice; empty: none. Called once per choice, on the engine's
-  // thread, before the choice's first token.
+  // thread, when the choice first takes part in a step.
   std::function<Result<std::unique_ptr<TokenConstraint>>(uint32_t choice)> constraint;
 };
 inline constexpr int kMaxChoices = 128;

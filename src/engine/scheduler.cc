@@ -66,6 +66,7 @@ void Scheduler::pause(Sequence* sequence) {
   erase(sequence->state == State::kWaiting ? waiting_ : running_, sequence);
   insert(paused_, sequence);
   sequence->state = State::kPaused;
+  sequence->held = false;
 }
 
 void Scheduler::resume(Sequence* sequence) {
@@ -75,6 +76,10 @@ void Scheduler::resume(Sequence* sequence) {
   insert(waiting_, sequence);
   sequence->state = State::kWaiting;
 }
+
+void Scheduler::hold(Sequence* sequence) { sequence->held = sequence->state == State::kRunning; }
+
+void Scheduler::release(Sequence* sequence) { sequence->held = false; }
 
 // The sequence is computed again from its tokens when its turn comes.
 void Scheduler::drop_pages(Sequence* sequence) {
@@ -105,6 +110,7 @@ bool Scheduler::take_pages(Sequence* sequence, int64_t count) {
     drop_pages(victim);
     running_.pop_back();
     victim->state = State::kWaiting;
+    victim->held = false;
     insert(waiting_, victim);
     if (victim == sequence) return false;
   }
@@ -126,7 +132,7 @@ void Scheduler::plan_decode_rows(int64_t& budget) {
   // running_ is in order of the key and shrinks from its end only.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence* s = running_[i];
-    if (s->pending() != 1) continue;
+    if (s->held || s->pending() != 1) continue;
     if (s->table.tokens < s->size() && !take_pages(s, s->size() - s->table.tokens)) break;
     add_rows(s, 1);
     --budget;
@@ -136,7 +142,7 @@ void Scheduler::plan_decode_rows(int64_t& budget) {
 void Scheduler::plan_chunks(int64_t& budget) {
   for (Sequence* s : running_) {
     if (budget == 0) return;
-    if (s->pending() <= 1) continue;
+    if (s->held || s->pending() <= 1) continue;
     const int64_t count = std::min(budget, s->pending());
     add_rows(s, count);
     budget -= count;
@@ -207,6 +213,15 @@ const StepPlan& Scheduler::plan() {
   return plan_;
 }
 
+void Scheduler::withdraw_last_row(const Sequence* sequence) {
+  SUB8_CHECK(planned_);
+  // Prompt rows stand before generated ones.
+  const auto part = std::find_if(plan_.parts.rbegin(), plan_.parts.rend(),
+                                 [&](const StepPart& p) { return p.sequence == sequence; });
+  SUB8_CHECK(part != plan_.parts.rend());
+  --part->count;
+}
+
 void Scheduler::commit() {
   SUB8_CHECK(planned_);
   planned_ = false;
@@ -228,7 +243,8 @@ bool Scheduler::check_invariants() const {
   const auto agree = [&](const std::vector<Sequence*>& list, State state) {
     for (size_t i = 0; i < list.size(); ++i) {
       const Sequence& s = *list[i];
-      if (s.state != state || (i > 0 && !(list[i - 1]->key < s.key))) return false;
+      if (s.state != state || (s.held && state != State::kRunning)) return false;
+      if ((i > 0 && !(list[i - 1]->key < s.key))) return false;
       if (s.computed > s.table.tokens || s.table.tokens > s.size() || s.computed >= s.size())
         return false;
       tables.push_back(&s.table);

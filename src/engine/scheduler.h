@@ -48,6 +48,7 @@ struct Sequence {
   int64_t computed = 0;  // leading tokens whose K and V are in the pages
   kvcache::PageTable table;
   int64_t cached = 0;  // tokens found in the prefix cache at the first admission
+  bool held = false;   // running, but gets no rows, see hold()
   int preemptions = 0;
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
@@ -96,10 +97,18 @@ class Scheduler {
   void pause(Sequence* sequence);
   void resume(Sequence* sequence);
 
+  // A running sequence keeps its place and its pages but gets no rows until release() or until it
+  // loses its pages; for a short time. Nothing happens to others.
+  void hold(Sequence* sequence);
+  void release(Sequence* sequence);
+
   // Valid until the next call. Has rows unless nothing runs and nothing waits, those aside that
-  // follow a paused leader.
+  // are held or follow a paused leader.
   const StepPlan& plan();
   void commit();
+  // Between plan() and commit(): the last row of `sequence` in the plan does not count as computed,
+  // and is planned again later.
+  void withdraw_last_row(const Sequence* sequence);
   // Instead of commit(): the rows could not be run. Nothing of them counts as computed.
   void abandon();
 

@@ -15,6 +15,9 @@
 namespace sub8::engine {
 namespace {
 
+// How often constraints are asked again while nothing else is to be done.
+constexpr std::chrono::milliseconds kHeldInterval{1};
+
 // What the engine thread has to do for one request before the next step.
 struct Command {
   enum class Kind : uint8_t { kSubmit, kCancel, kResume };
@@ -165,11 +168,16 @@ void Service::State::command(Command::Kind kind, RequestId id) {
 
 // Waits until there is something to do. False: the service stops.
 bool Service::State::take_commands(std::vector<Command>& out) {
-  const bool busy = engine->has_work();
+  const bool busy = engine->has_work() && (engine->stepped() || !engine->holds());
   std::unique_lock lock(mutex);
   if (!busy) {
     stats = engine->stats();  // dispatch() may have paused somebody since
-    work.wait(lock, [&] { return stopping || !commands.empty(); });
+    const auto told = [&] { return stopping || !commands.empty(); };
+    if (engine->holds()) {
+      work.wait_for(lock, kHeldInterval, told);
+    } else {
+      work.wait(lock, told);
+    }
   }
   out.clear();
   std::swap(out, commands);

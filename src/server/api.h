@@ -34,7 +34,7 @@ struct Api {
   Backend& backend;
   Metrics& metrics;
   GrammarCompiler* grammars;     // null: structured output is refused
-  GrammarQueue& grammar_queue;   // where they are compiled
+  GrammarQueue& grammar_queue;   // where one waits for them
   std::string grammars_missing;  // why, and what to install
   ToolFamily tool_family;
   std::string version;

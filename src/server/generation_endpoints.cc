@@ -59,7 +59,7 @@ void submit(const Api& api, Submission& work) {
            std::move(options));
 }
 
-// On the grammars' thread. Whoever has left by now costs nothing.
+// On a thread for grammars. Whoever has left by now costs nothing.
 void compile_and_submit(const Api& api, Submission& work) {
   if (work.exchange->closed()) return;
   const Result<ConstraintFactory> constraint = api.grammars->compile(*work.grammar);
@@ -83,6 +83,10 @@ void run(const Api& api, const std::shared_ptr<Exchange>& exchange, const Genera
   if (!work->grammar) return submit(api, *work);
   if (api.grammars == nullptr)
     return exchange->respond(error_response(invalid_argument(api.grammars_missing)));
+  if (std::optional<ConstraintFactory> known = api.grammars->find(*work->grammar)) {
+    for (engine::Request& request : work->requests) request.constraint = *known;
+    return submit(api, *work);
+  }
   const bool queued = api.grammar_queue.post(
       [&api, work] { run_guarded(*work->exchange, [&] { compile_and_submit(api, *work); }); });
   if (!queued) {

@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "engine/request.h"
@@ -19,6 +21,8 @@ struct GrammarSpec {
   };
   Kind kind = Kind::kJson;
   std::string text;
+
+  bool operator==(const GrammarSpec&) const = default;
 };
 
 using ConstraintFactory =
@@ -27,9 +31,16 @@ using ConstraintFactory =
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
-  // Any thread; may take long for a large schema. An invalid_argument error says what is wrong with
-  // the grammar. What it returns may outlive the compiler.
+  // Any thread; may take long. An invalid_argument error says what is wrong with the grammar. What
+  // it returns may outlive the compiler.
   virtual Result<ConstraintFactory> compile(const GrammarSpec& spec) = 0;
+  // The same, if it needs no waiting.
+  virtual std::optional<ConstraintFactory> find(const GrammarSpec& spec) {
+    (void)spec;
+    return std::nullopt;
+  }
+  // Ends compilations under way with an error, soon. Nothing is compiled any more.
+  virtual void stop() {}
 };
 
 // A GBNF grammar whose only sentences are `choices`.

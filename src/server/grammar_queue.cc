@@ -4,8 +4,9 @@
 
 namespace sub8::server {
 
-GrammarQueue::GrammarQueue(size_t max_waiting)
-    : max_waiting_(max_waiting), thread_([this] { run(); }) {}
+GrammarQueue::GrammarQueue(int max_running, size_t max_waiting) : max_waiting_(max_waiting) {
+  for (int i = 0; i < max_running; ++i) threads_.emplace_back([this] { run(); });
+}
 
 GrammarQueue::~GrammarQueue() { stop(); }
 
@@ -19,7 +20,7 @@ bool GrammarQueue::post(std::function<void()> task) {
   return true;
 }
 
-bool GrammarQueue::drop(std::chrono::milliseconds timeout) {
+void GrammarQueue::stop() {
   std::deque<std::function<void()>> dropped;  // destroyed without the lock
   {
     const std::lock_guard lock(mutex_);
@@ -28,13 +29,8 @@ bool GrammarQueue::drop(std::chrono::milliseconds timeout) {
   }
   changed_.notify_all();
   dropped.clear();
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, timeout, [this] { return !running_; });
-}
-
-void GrammarQueue::stop() {
-  drop({});
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void GrammarQueue::run() {
@@ -46,15 +42,8 @@ void GrammarQueue::run() {
       if (stopping_) return;
       task = std::move(waiting_.front());
       waiting_.pop_front();
-      running_ = true;
     }
     task();
-    task = nullptr;  // what it holds goes before anyone is told
-    {
-      const std::lock_guard lock(mutex_);
-      running_ = false;
-    }
-    changed_.notify_all();
   }
 }
 

@@ -1,31 +1,29 @@
-// A thread of its own for compiling grammars: one that takes long holds up other grammars, never
+// Threads that wait for grammars to be compiled: some that take long hold up other grammars, never
 // the workers that plain requests need.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace sub8::server {
 
 class GrammarQueue {
  public:
-  // At most `max_waiting` tasks wait beside the one that runs.
-  explicit GrammarQueue(size_t max_waiting);
+  // At most `max_running` tasks run at once, and `max_waiting` wait beside them.
+  GrammarQueue(int max_running, size_t max_waiting);
   ~GrammarQueue();
   GrammarQueue(const GrammarQueue&) = delete;
   GrammarQueue& operator=(const GrammarQueue&) = delete;
 
-  // Runs `task`, which must not throw, after those before it. False where too many wait or stop()
-  // was called. Any thread.
+  // Runs `task`, which must not throw, after those before it began. False where too many wait or
+  // stop() was called. Any thread.
   bool post(std::function<void()> task);
-  // Drops what waits and takes nothing more; false where a task still runs after `timeout`.
-  bool drop(std::chrono::milliseconds timeout);
-  // drop() without a limit, and the end of the thread. Idempotent.
+  // Drops what waits, waits for what runs, and takes nothing more. Idempotent.
   void stop();
 
  private:
@@ -35,9 +33,8 @@ class GrammarQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
-  bool running_ = false;
   bool stopping_ = false;
-  std::thread thread_;  // last: uses the rest
+  std::vector<std::thread> threads_;  // last: they use the rest
 };
 
 }  // namespace sub8::server

@@ -10,6 +10,7 @@
 namespace sub8::server {
 namespace {
 
+constexpr int kMaxCompiledGrammars = 4;  // at once
 constexpr size_t kMaxWaitingGrammars = 16;
 
 }  // namespace
@@ -64,7 +65,7 @@ struct Server::Impl {
   ServedModel model;
   Metrics metrics;
   IgnoredNames ignored;
-  GrammarQueue grammar_queue{kMaxWaitingGrammars};
+  GrammarQueue grammar_queue{kMaxCompiledGrammars, kMaxWaitingGrammars};
   Api api;
   Router router;
   std::unique_ptr<HttpServer> http;  // last: its threads use the rest
@@ -84,10 +85,8 @@ void Server::begin_drain() { impl_->http->begin_drain(); }
 bool Server::wait_idle(std::chrono::milliseconds timeout) {
   return impl_->http->wait_idle(timeout);
 }
-bool Server::drop_grammars(std::chrono::milliseconds timeout) {
-  return impl_->grammar_queue.drop(timeout);
-}
 void Server::stop() {
+  if (impl_->api.grammars != nullptr) impl_->api.grammars->stop();
   impl_->grammar_queue.stop();  // its tasks hold connections, which http's end waits for
   impl_->http->stop();
 }

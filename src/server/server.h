@@ -46,9 +46,6 @@ class Server {
   void begin_drain();
   bool wait_idle(std::chrono::milliseconds timeout);
   void stop();
-  // Drops the grammars that wait; false where one is still being compiled after `timeout`, which
-  // stop() would wait for.
-  bool drop_grammars(std::chrono::milliseconds timeout);
   int open_connections() const;
 
   // "GET /health", in the order of the router's table.

@@ -1,7 +1,9 @@
 #include "server/xgrammar.h"
 
-#include <mutex>
-#include <optional>
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -10,37 +12,31 @@
 
 namespace sub8::server {
 
-const char* const kXGrammarInstall =
-    "python3 -m pip install --no-deps --target DIR xgrammar==0.2.9 apache-tvm-ffi==0.1.15.post2";
-
 namespace {
 
-constexpr size_t kMaxGrammarBytes = size_t{64} << 10;
-constexpr int64_t kCacheBytes = int64_t{256} << 20;
-constexpr int kMaxWhitespace = 16;  // between JSON tokens; a model may not fill its answer with it
-
-// The functions of the library, and the compiler for one tokenizer. Shared with the constraints.
-struct XGrammar {
-  explicit XGrammar(ffi::Library ffi_library) : library(ffi_library) {}
+// The functions of the library, and the compiler for one vocabulary.
+struct Bindings {
+  explicit Bindings(ffi::Library ffi_library) : library(ffi_library) {}
   ffi::Library library;
   ffi::Raw compile_schema, compile_regex, compile_ebnf;
   ffi::Raw make_matcher, fill_mask, accept, is_terminated;
   std::vector<int32_t> end_ids;
-  std::mutex mutex;  // for compile calls
   ffi::Value compiler;
 };
 
-class GrammarConstraint final : public engine::TokenConstraint {
- public:
-  GrammarConstraint(std::shared_ptr<XGrammar> shared, ffi::Value matcher)
-      : shared_(std::move(shared)), matcher_(std::move(matcher)) {}
+constexpr int kMaxWhitespace = 16;  // between JSON tokens; a model may not fill its answer with it
 
-  Status restrict_next(std::span<uint32_t> allowed) override {
+class FfiMatcher final : public XGrammar::Matcher {
+ public:
+  FfiMatcher(const Bindings& x, ffi::Value matcher) : x_(x), matcher_(std::move(matcher)) {}
+
+  Status fill(std::span<uint32_t> allowed) override {
+    std::fill(allowed.begin(), allowed.end(), ~uint32_t{0});
     if (terminated_) {
       // Only reached when end tokens do not end the answer.
       std::fill(allowed.begin(), allowed.end(), 0);
-      for (const int32_t id : shared_->end_ids)
-        allowed[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+      for (const int32_t id : x_.end_ids)
+        allowed[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
       return {};
     }
     int64_t shape = static_cast<int64_t>(allowed.size());
@@ -48,7 +44,7 @@ class GrammarConstraint final : public engine::TokenConstraint {
     const ffi::Tensor mask{allowed.data(), 1, 0, 1, 0, 32, 1, &shape, &stride, 0};
     const ffi::Raw arguments[] = {matcher_.raw(), ffi::tensor(&mask), ffi::integer(0),
                                   ffi::boolean(false)};
-    const Result<ffi::Value> filled = shared_->library.call(shared_->fill_mask, arguments);
+    const Result<ffi::Value> filled = x_.library.call(x_.fill_mask, arguments);
     if (!filled.ok()) return internal_error("xgrammar: " + filled.error().message);
     return {};
   }
@@ -56,21 +52,38 @@ class GrammarConstraint final : public engine::TokenConstraint {
   Status accept(int32_t token) override {
     if (terminated_) return {};
     const ffi::Raw arguments[] = {matcher_.raw(), ffi::integer(token), ffi::boolean(false)};
-    const Result<ffi::Value> accepted = shared_->library.call(shared_->accept, arguments);
+    const Result<ffi::Value> accepted = x_.library.call(x_.accept, arguments);
     if (!accepted.ok()) return internal_error("xgrammar: " + accepted.error().message);
     if (accepted->raw().integer == 0)
       return internal_error(fmt::format("xgrammar: token {} does not fit the grammar", token));
     const ffi::Raw self[] = {matcher_.raw()};
-    const Result<ffi::Value> over = shared_->library.call(shared_->is_terminated, self);
+    const Result<ffi::Value> over = x_.library.call(x_.is_terminated, self);
     if (!over.ok()) return internal_error("xgrammar: " + over.error().message);
     terminated_ = over->raw().integer != 0;
     return {};
   }
 
  private:
-  std::shared_ptr<XGrammar> shared_;
+  const Bindings& x_;
   ffi::Value matcher_;
   bool terminated_ = false;
+};
+
+class FfiGrammar final : public XGrammar::Grammar {
+ public:
+  FfiGrammar(const Bindings& x, ffi::Value compiled) : x_(x), compiled_(std::move(compiled)) {}
+
+  Result<std::unique_ptr<XGrammar::Matcher>> matcher() const override {
+    const ffi::Raw arguments[] = {compiled_.raw(), ffi::none(), ffi::boolean(false),
+                                  ffi::integer(-1), ffi::none()};
+    SUB8_ASSIGN_OR_RETURN(ffi::Value made, x_.library.call(x_.make_matcher, arguments));
+    return std::unique_ptr<XGrammar::Matcher>(
+        std::make_unique<FfiMatcher>(x_, std::move(made)));
+  }
+
+ private:
+  const Bindings& x_;
+  ffi::Value compiled_;
 };
 
 // The library puts the time and its own source line in front: "[11:51:17] /a/b.cc:94: what".
@@ -81,85 +94,51 @@ std::string_view without_source(std::string_view message) {
   return end == std::string_view::npos ? message : message.substr(end + 2);
 }
 
-class XGrammarCompiler final : public GrammarCompiler {
- public:
-  explicit XGrammarCompiler(std::shared_ptr<XGrammar> shared) : shared_(std::move(shared)) {}
-
-  Result<ConstraintFactory> compile(const GrammarSpec& spec) override {
-    if (spec.text.size() > kMaxGrammarBytes) {
-      return invalid_argument(fmt::format("the grammar has {} bytes, the limit is {}",
-                                          spec.text.size(), kMaxGrammarBytes));
+Result<ffi::Value> run(const Bindings& x, const GrammarSpec& spec) {
+  const std::string_view any_object = R"({"type": "object"})";
+  const std::string_view text = spec.kind == GrammarSpec::Kind::kJson ? any_object : spec.text;
+  SUB8_ASSIGN_OR_RETURN(const ffi::Value given, x.library.make_string(text));
+  const ffi::Raw self = x.compiler.raw();
+  switch (spec.kind) {
+    case GrammarSpec::Kind::kRegex: {
+      const ffi::Raw arguments[] = {self, given.raw()};
+      return x.library.call(x.compile_regex, arguments);
     }
-    Result<ffi::Value> compiled = [&] {
-      const std::lock_guard lock(shared_->mutex);
-      return run(spec);
-    }();
-    if (!compiled.ok()) {
-      return invalid_argument(
-          fmt::format("the grammar is not usable: {}", without_source(compiled.error().message)));
+    case GrammarSpec::Kind::kEbnf: {
+      SUB8_ASSIGN_OR_RETURN(const ffi::Value root, x.library.make_string("root"));
+      const ffi::Raw arguments[] = {self, given.raw(), root.raw()};
+      return x.library.call(x.compile_ebnf, arguments);
     }
-    auto grammar = std::make_shared<ffi::Value>(std::move(*compiled));
-    return ConstraintFactory(
-        [shared = shared_, grammar](uint32_t) -> Result<std::unique_ptr<engine::TokenConstraint>> {
-          const ffi::Raw arguments[] = {grammar->raw(), ffi::none(), ffi::boolean(false),
-                                        ffi::integer(-1), ffi::none()};
-          SUB8_ASSIGN_OR_RETURN(ffi::Value matcher,
-                                shared->library.call(shared->make_matcher, arguments));
-          return std::unique_ptr<engine::TokenConstraint>(
-              std::make_unique<GrammarConstraint>(shared, std::move(matcher)));
-        });
+    case GrammarSpec::Kind::kJson:
+    case GrammarSpec::Kind::kJsonSchema:
+      break;
   }
-
- private:
-  Result<ffi::Value> run(const GrammarSpec& spec) {
-    const std::string_view any_object = R"({"type": "object"})";
-    const std::string_view text = spec.kind == GrammarSpec::Kind::kJson ? any_object : spec.text;
-    SUB8_ASSIGN_OR_RETURN(const ffi::Value given, shared_->library.make_string(text));
-    const ffi::Raw self = shared_->compiler.raw();
-    switch (spec.kind) {
-      case GrammarSpec::Kind::kRegex: {
-        const ffi::Raw arguments[] = {self, given.raw()};
-        return shared_->library.call(shared_->compile_regex, arguments);
-      }
-      case GrammarSpec::Kind::kEbnf: {
-        SUB8_ASSIGN_OR_RETURN(const ffi::Value root, shared_->library.make_string("root"));
-        const ffi::Raw arguments[] = {self, given.raw(), root.raw()};
-        return shared_->library.call(shared_->compile_ebnf, arguments);
-      }
-      case GrammarSpec::Kind::kJson:
-      case GrammarSpec::Kind::kJsonSchema:
-        break;
-    }
-    // Schema, any whitespace, indent, separators, strict, most whitespace, any order of members.
-    const bool strict = spec.kind == GrammarSpec::Kind::kJsonSchema;
-    const ffi::Raw arguments[] = {
-        self,        given.raw(),          ffi::boolean(true),           ffi::none(),
-        ffi::none(), ffi::boolean(strict), ffi::integer(kMaxWhitespace), ffi::boolean(false)};
-    return shared_->library.call(shared_->compile_schema, arguments);
-  }
-
-  std::shared_ptr<XGrammar> shared_;
-};
+  // Schema, any whitespace, indent, separators, strict, most whitespace, any order of members.
+  const bool strict = spec.kind == GrammarSpec::Kind::kJsonSchema;
+  const ffi::Raw arguments[] = {
+      self,        given.raw(),          ffi::boolean(true),           ffi::none(),
+      ffi::none(), ffi::boolean(strict), ffi::integer(kMaxWhitespace), ffi::boolean(false)};
+  return x.library.call(x.compile_schema, arguments);
+}
 
 Result<ffi::Value> make_array(const ffi::Library& library, std::span<const ffi::Raw> elements) {
   SUB8_ASSIGN_OR_RETURN(const ffi::Value array, library.global("ffi.Array"));
   return library.call(array.raw(), elements);
 }
 
-// What every token adds to the text. Special tokens are empty: no grammar produces them.
-Result<ffi::Value> make_vocabulary(const ffi::Library& library, const Tokenizer& tokenizer) {
-  std::vector<ffi::Value> tokens;
+Result<ffi::Value> make_tokens(const ffi::Library& library,
+                               const std::vector<std::string>& tokens) {
+  std::vector<ffi::Value> owners;
   std::vector<ffi::Raw> elements;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    const std::string text = tokenizer.is_special(id) ? std::string() : tokenizer.token_bytes(id);
+  for (const std::string& text : tokens) {
     SUB8_ASSIGN_OR_RETURN(ffi::Value token, library.make_bytes(text));
     elements.push_back(token.raw());
-    tokens.push_back(std::move(token));
+    owners.push_back(std::move(token));
   }
   return make_array(library, elements);
 }
 
-Status make_compiler(XGrammar& x, const Tokenizer& tokenizer, int64_t vocab_size) {
+Status make_compiler(Bindings& x, const grammar::Vocabulary& from) {
   constexpr std::string_view kPrefix = "xgrammar.tvm_ffi_binding.";
   const auto method = [&](ffi::Raw& out, std::string_view type, std::string_view name) -> Status {
     SUB8_ASSIGN_OR_RETURN(out, x.library.method(fmt::format("{}{}", kPrefix, type), name));
@@ -176,27 +155,33 @@ Status make_compiler(XGrammar& x, const Tokenizer& tokenizer, int64_t vocab_size
   SUB8_RETURN_IF_ERROR(method(x.fill_mask, "GrammarMatcher", "fill_next_token_bitmask"));
   SUB8_RETURN_IF_ERROR(method(x.accept, "GrammarMatcher", "accept_token"));
   SUB8_RETURN_IF_ERROR(method(x.is_terminated, "GrammarMatcher", "is_terminated"));
-  SUB8_ASSIGN_OR_RETURN(const ffi::Value vocabulary, make_vocabulary(x.library, tokenizer));
+  SUB8_ASSIGN_OR_RETURN(const ffi::Value vocabulary, make_tokens(x.library, from.tokens));
   std::vector<ffi::Raw> ends;
   for (const int32_t id : x.end_ids) ends.push_back(ffi::integer(id));
   SUB8_ASSIGN_OR_RETURN(const ffi::Value end_ids, make_array(x.library, ends));
   constexpr int kRawVocabulary = 0;
   const ffi::Raw info_arguments[] = {vocabulary.raw(), ffi::integer(kRawVocabulary),
-                                     ffi::integer(vocab_size), end_ids.raw(), ffi::boolean(false)};
+                                     ffi::integer(from.vocab_size), end_ids.raw(),
+                                     ffi::boolean(false)};
   SUB8_ASSIGN_OR_RETURN(const ffi::Value info, x.library.call(make_info, info_arguments));
-  // One thread: grammars are compiled beside running answers.
-  const ffi::Raw compiler_arguments[] = {info.raw(), ffi::integer(1), ffi::boolean(true),
-                                         ffi::integer(kCacheBytes), ffi::boolean(false)};
+  // One thread, since the process forks; and no cache, since each child compiles once.
+  const ffi::Raw compiler_arguments[] = {info.raw(), ffi::integer(1), ffi::boolean(false),
+                                         ffi::integer(-1), ffi::boolean(false)};
   SUB8_ASSIGN_OR_RETURN(x.compiler, x.library.call(make_grammar_compiler, compiler_arguments));
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<GrammarCompiler>> open_xgrammar(const std::filesystem::path& packages,
-                                                       const Tokenizer& tokenizer,
-                                                       int64_t vocab_size,
-                                                       const std::vector<int32_t>& end_ids) {
+struct XGrammar::Impl {
+  Bindings bindings;
+};
+
+XGrammar::XGrammar(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+XGrammar::~XGrammar() = default;
+
+Result<std::unique_ptr<XGrammar>> XGrammar::open(const grammar::Vocabulary& vocabulary) {
+  const std::filesystem::path packages = vocabulary.packages;
   SUB8_ASSIGN_OR_RETURN(ffi::Library library,
                         ffi::Library::open(packages / "tvm_ffi/lib/libtvm_ffi.so"));
   const std::filesystem::path bindings = packages / "xgrammar/libxgrammar_bindings.so";
@@ -205,10 +190,20 @@ Result<std::unique_ptr<GrammarCompiler>> open_xgrammar(const std::filesystem::pa
     return not_found(fmt::format("could not load {}: {}", bindings.string(),
                                  reason == nullptr ? "unknown reason" : reason));
   }
-  auto shared = std::make_shared<XGrammar>(library);
-  shared->end_ids = end_ids;
-  SUB8_RETURN_IF_ERROR(make_compiler(*shared, tokenizer, vocab_size));
-  return std::unique_ptr<GrammarCompiler>(std::make_unique<XGrammarCompiler>(std::move(shared)));
+  auto impl = std::make_unique<Impl>(Impl{Bindings(library)});
+  impl->bindings.end_ids = vocabulary.end_ids;
+  SUB8_RETURN_IF_ERROR(make_compiler(impl->bindings, vocabulary));
+  return std::unique_ptr<XGrammar>(new XGrammar(std::move(impl)));
+}
+
+Result<std::unique_ptr<XGrammar::Grammar>> XGrammar::compile(const GrammarSpec& spec) const {
+  Result<ffi::Value> compiled = run(impl_->bindings, spec);
+  if (!compiled.ok()) {
+    return invalid_argument(
+        fmt::format("the grammar is not usable: {}", without_source(compiled.error().message)));
+  }
+  return std::unique_ptr<Grammar>(
+      std::make_unique<FfiGrammar>(impl_->bindings, std::move(*compiled)));
 }
 
 }  // namespace sub8::server

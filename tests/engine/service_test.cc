@@ -303,5 +303,81 @@ TEST(Service, ConstraintsDecideWhatMayComeNext) {
   EXPECT_EQ(events.back().error->message, "no such grammar");
 }
 
+// Answers when it is told to.
+class Switched final : public TokenConstraint {
+ public:
+  enum State { kLate, kReady, kBroken };
+  explicit Switched(const std::atomic<State>& state) : state_(state) {}
+  Result<bool> ready(std::chrono::microseconds timeout) override {
+    if (state_ == kLate) std::this_thread::sleep_for(timeout);
+    if (state_ == kBroken) return invalid_argument("the grammar is too slow");
+    return state_ == kReady;
+  }
+  Status restrict_next(std::span<uint32_t>) override { return {}; }
+  Status accept(int32_t) override { return {}; }
+
+ private:
+  const std::atomic<State>& state_;
+};
+
+Request switched(Request request, const std::atomic<Switched::State>& state) {
+  request.constraint = [&state](uint32_t) -> Result<std::unique_ptr<TokenConstraint>> {
+    return std::unique_ptr<TokenConstraint>(std::make_unique<Switched>(state));
+  };
+  return request;
+}
+
+TEST(Service, LateConstraintsHoldUpNobodyElse) {
+  Service service(make_engine(), {});
+  std::atomic<Switched::State> state{Switched::kLate};
+  // As many as may run at once; one of them with several choices.
+  std::vector<std::unique_ptr<RequestStream>> late;
+  for (int i = 0; i < 8; ++i) {
+    Request r = request(i);
+    if (i == 0) r.n = 3;
+    late.push_back(service.submit(switched(std::move(r), state)).value());
+  }
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(tokens_of(read_all(*service.submit(request(70 + i)).value())), solo(request(70 + i)));
+  // Those that wait are not run again and again meanwhile.
+  const int64_t rows = service.stats().computed_rows;
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(service.stats().computed_rows, rows);
+  EXPECT_EQ(service.stats().generation_tokens, 3 * 20);
+  late[1]->cancel();
+  EXPECT_EQ(read_all(*late[1]).back().finish, FinishReason::kCancelled);
+  state = Switched::kReady;
+  for (int i = 2; i < 8; ++i)
+    EXPECT_EQ(tokens_of(read_all(*late[static_cast<size_t>(i)])), solo(request(i))) << i;
+  EXPECT_EQ(read_all(*late[0]).back().summary->completion_tokens, 3 * 20);
+}
+
+TEST(Service, ConstraintsThatFailWhileTheyAreAwaitedEndTheirRequest) {
+  Service service(make_engine(), {});
+  std::atomic<Switched::State> state{Switched::kLate};
+  Request r = request(1);
+  r.n = 2;
+  const auto stream = service.submit(switched(r, state)).value();
+  std::this_thread::sleep_for(150ms);
+  state = Switched::kBroken;
+  const auto events = read_all(*stream);
+  ASSERT_EQ(events.size(), 2u);
+  for (const TokenEvent& event : events) {
+    EXPECT_EQ(event.finish, FinishReason::kError);
+    EXPECT_EQ(event.error->message, "the grammar is too slow");
+  }
+  EXPECT_TRUE(eventually([&] { return service.stats().kv_pages_used == 0; }));
+  EXPECT_EQ(service.stats().running + service.stats().waiting, 0);
+}
+
+TEST(Service, ShutdownDoesNotWaitForConstraints) {
+  std::atomic<Switched::State> state{Switched::kLate};
+  auto service = std::make_unique<Service>(make_engine(), ServiceOptions{});
+  const auto stream = service->submit(switched(request(1), state)).value();
+  std::this_thread::sleep_for(50ms);
+  service.reset();
+  EXPECT_EQ(read_all(*stream).back().finish, FinishReason::kCancelled);
+}
+
 }  // namespace
 }  // namespace sub8::engine

@@ -69,8 +69,48 @@ EngineOptions engine_options(FakeClock& clock, int64_t max_batch_tokens, int max
   return out;
 }
 
+// Forbids two thirds of the tokens at each place, which ones depends on the text so far; its answers
+// come late, up to `late` questions after they were asked for.
+class LateConstraint final : public TokenConstraint {
+ public:
+  LateConstraint(uint32_t late, uint32_t seed) : late_(late), random_(seed) { ask(); }
+  Result<bool> ready(std::chrono::microseconds) override {
+    if (missing_ == 0) return true;
+    --missing_;
+    return false;
+  }
+  Status restrict_next(std::span<uint32_t> allowed) override {
+    EXPECT_EQ(missing_, 0u) << "asked before it was ready";
+    for (uint32_t token = 0; token < 160; ++token) {
+      if ((token + text_) % 3 != 0) allowed[token / 32] &= ~(uint32_t{1} << token % 32);
+    }
+    return {};
+  }
+  Status accept(int32_t token) override {
+    EXPECT_EQ((static_cast<uint32_t>(token) + text_) % 3, 0u);
+    text_ = text_ * 31 + static_cast<uint32_t>(token);
+    ask();
+    return {};
+  }
+
+ private:
+  void ask() { missing_ = late_ == 0 || random_() % 2 == 0 ? 0 : random_() % (late_ + 1); }
+
+  uint32_t late_;
+  std::mt19937 random_;
+  uint32_t missing_ = 0;
+  uint32_t text_ = 0;
+};
+
+void constrain(Request& request, uint32_t late, uint32_t seed) {
+  request.constraint = [late, seed](uint32_t choice) -> Result<std::unique_ptr<TokenConstraint>> {
+    return std::unique_ptr<TokenConstraint>(std::make_unique<LateConstraint>(late, seed + choice));
+  };
+}
+
 // The request alone, in large chunks, with pages to spare and without prefix cache.
-RequestResult solo(const Request& request, bool one_order) {
+RequestResult solo(Request request, bool one_order) {
+  if (request.constraint) constrain(request, 0, 0);
   FakeClock clock;
   EngineOptions options = engine_options(clock, 256, 1);
   options.prefix_cache = false;
@@ -137,6 +177,7 @@ struct Trace {
   bool long_answers = false;  // to short prompts: pages run out while decoding
   int cancel_one_in = 0;      // steps; 0: never
   int pause_one_in = 0;
+  uint32_t late = 0;  // most questions before a constraint's answer; 0: no constraints
 };
 
 // Runs the trace and returns the engine's counters.
@@ -171,6 +212,8 @@ Stats run_trace(const Trace& trace, uint32_t seed) {
         request.sampling.ignore_eos = true;
         request.sampling.stop_token_ids.clear();
       }
+      if (trace.late > 0 && random() % 2 == 0)
+        constrain(request, trace.late, static_cast<uint32_t>(random()));
       const auto id = engine.submit(request);
       EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
       requests[*id] = std::move(request);
@@ -204,7 +247,7 @@ Stats run_trace(const Trace& trace, uint32_t seed) {
     const Stats& stats = engine.stats();
     EXPECT_EQ(stats.kv_pages_free + stats.kv_pages_cached + stats.kv_pages_used, trace.pages);
     EXPECT_LE(stats.running, trace.max_sequences);
-    if (work && stats.paused == 0) {
+    if (work && stats.paused == 0 && !engine.holds()) {
       EXPECT_GT(stats.computed_rows, rows_before);
     }
     for (const TokenEvent& event : events) {
@@ -389,6 +432,22 @@ TEST(EngineTrace, CancelsAndSlowReaders) {
     cancelled += stats.finished[static_cast<size_t>(FinishReason::kCancelled)];
   }
   EXPECT_GT(cancelled, 20);
+}
+
+TEST(EngineTrace, LateConstraints) {
+  int64_t preemptions = 0;
+  for (uint32_t seed = 600; seed < 620; ++seed) {
+    preemptions += run_trace({.pages = static_cast<int32_t>(9 + seed % 12),
+                              .max_sequences = static_cast<int>(1 + seed % 8),
+                              .one_order = seed % 3 == 0,
+                              .long_answers = seed % 4 == 0,
+                              .cancel_one_in = seed % 2 == 0 ? 30 : 0,
+                              .pause_one_in = seed % 2 == 1 ? 9 : 0,
+                              .late = 1 + seed % 7},
+                             seed)
+                       .preemptions;
+  }
+  EXPECT_GT(preemptions, 20);
 }
 
 TEST(EngineTrace, OneOrderForAllRows) {

@@ -11,15 +11,28 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Compiles nothing, and not before release().
+constexpr int kAtOnce = 4;    // that are compiled
+constexpr int kWaiting = 16;  // beside them
+
+// Compiles nothing, and not before release(). What was compiled is known.
 class SlowGrammars final : public GrammarCompiler {
  public:
   Result<ConstraintFactory> compile(const GrammarSpec&) override {
     std::unique_lock lock(mutex_);
     ++started_;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return open_; });
+    changed_.wait(lock, [this] { return open_ || stopped_; });
+    if (!open_) return cancelled("stopped");
     return ConstraintFactory();
+  }
+  std::optional<ConstraintFactory> find(const GrammarSpec& spec) override {
+    if (spec.text == "known") return ConstraintFactory();
+    return std::nullopt;
+  }
+  void stop() override {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
   }
   void release() {
     const std::lock_guard lock(mutex_);
@@ -40,6 +53,7 @@ class SlowGrammars final : public GrammarCompiler {
   std::condition_variable changed_;
   int started_ = 0;
   bool open_ = false;
+  bool stopped_ = false;
 };
 
 constexpr const char* kWithGrammar = R"({"prompt": "a", "regex": "x"})";
@@ -63,25 +77,28 @@ class GrammarTest : public ServerTest {
 TEST_F(GrammarTest, PlainRequestsDoNotWaitForGrammars) {
   start_with();
   std::vector<std::unique_ptr<HttpClient>> slow;
-  for (int i = 0; i < 4; ++i) slow.push_back(ask());
-  ASSERT_TRUE(grammars_.wait_started(1));
+  for (int i = 0; i < 2 * kAtOnce; ++i) slow.push_back(ask());
+  ASSERT_TRUE(grammars_.wait_started(kAtOnce));
   auto plain = std::async(std::launch::async, [&] {
     return post("/v1/completions", {{"prompt", "a"}}).status;
   });
   EXPECT_EQ(plain.wait_for(5s), std::future_status::ready);
-  grammars_.release();
   EXPECT_EQ(plain.get(), 200);
+  // Nor do those whose grammar is known.
+  EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}, {"regex", "known"}}).status, 200);
+  EXPECT_EQ(grammars_.started(), kAtOnce);
+  grammars_.release();
   for (const auto& client : slow) EXPECT_EQ(client->read_reply().status, 200);
 }
 
 TEST_F(GrammarTest, TooManyThatWaitAreRefused) {
   start_with();
-  constexpr int kAtOnce = 17;  // one that runs, and 16 that wait
   constexpr int kMore = 4;
-  auto first = ask();
-  ASSERT_TRUE(grammars_.wait_started(1));
+  std::vector<std::unique_ptr<HttpClient>> first;
+  for (int i = 0; i < kAtOnce; ++i) first.push_back(ask());
+  ASSERT_TRUE(grammars_.wait_started(kAtOnce));
   std::vector<std::future<Reply>> rest;
-  for (int i = 1; i < kAtOnce + kMore; ++i) {
+  for (int i = 0; i < kWaiting + kMore; ++i) {
     rest.push_back(std::async(std::launch::async, [&] {
       return HttpClient(server_->port()).post("/v1/completions", kWithGrammar);
     }));
@@ -97,7 +114,7 @@ TEST_F(GrammarTest, TooManyThatWaitAreRefused) {
     std::this_thread::sleep_for(5ms);
   EXPECT_EQ(answered(), kMore);
   grammars_.release();
-  EXPECT_EQ(first->read_reply().status, 200);
+  for (const auto& client : first) EXPECT_EQ(client->read_reply().status, 200);
   int refused = 0;
   for (auto& future : rest) {
     const Reply reply = future.get();
@@ -113,33 +130,30 @@ TEST_F(GrammarTest, NothingIsCompiledForWhoHasLeftOrRanOutOfTime) {
   ServerConfig config;
   config.request_timeout = 300ms;
   start_with(std::move(config));
-  auto first = ask();
-  ASSERT_TRUE(grammars_.wait_started(1));
+  std::vector<std::unique_ptr<HttpClient>> first;
+  for (int i = 0; i < kAtOnce; ++i) first.push_back(ask());
+  ASSERT_TRUE(grammars_.wait_started(kAtOnce));
   auto timed_out = ask();
   auto left = ask();
-  EXPECT_EQ(first->read_reply().status, 504);
+  for (const auto& client : first) EXPECT_EQ(client->read_reply().status, 504);
   EXPECT_EQ(timed_out->read_reply().status, 504);
   left->close();
   ASSERT_TRUE(server_->wait_idle(5s));
   grammars_.release();
   // One more, behind them in the queue.
   EXPECT_EQ(ask()->read_reply().status, 200);
-  EXPECT_EQ(grammars_.started(), 2);
+  EXPECT_EQ(grammars_.started(), kAtOnce + 1);
 }
 
-TEST_F(GrammarTest, StoppingDropsWhatWaits) {
+TEST_F(GrammarTest, StoppingDropsWhatWaitsAndEndsWhatRuns) {
   start_with();
-  auto first = ask();
-  ASSERT_TRUE(grammars_.wait_started(1));
-  auto second = ask();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < kAtOnce + 2; ++i) clients.push_back(ask());
+  ASSERT_TRUE(grammars_.wait_started(kAtOnce));
   EXPECT_FALSE(server_->wait_idle(200ms));
-  EXPECT_FALSE(server_->drop_grammars(50ms));
   auto stopped = std::async(std::launch::async, [&] { server_->stop(); });
-  EXPECT_EQ(stopped.wait_for(100ms), std::future_status::timeout);  // for the one that runs
-  grammars_.release();
   EXPECT_EQ(stopped.wait_for(3s), std::future_status::ready);
-  stopped.get();
-  EXPECT_EQ(grammars_.started(), 1);
+  EXPECT_EQ(grammars_.started(), kAtOnce);
 }
 
 }  // namespace
