@@ -192,8 +192,7 @@ Result<std::unique_ptr<server::GrammarCompiler>> open_grammars(const ServeArgs& 
   if (folder.empty()) return std::unique_ptr<server::GrammarCompiler>();
   server::GrammarPoolOptions options;
   options.host.arguments = {server::kGrammarWorkerVerb};
-  options.timeout =
-      std::chrono::milliseconds(static_cast<int64_t>(args.grammar_seconds * 1000));
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(args.grammar_seconds * 1000));
   auto opened = server::GrammarPool::start(
       server::grammar::make_vocabulary(folder, *bundle.tokenizer, info.vocab_size, info.end_ids),
       std::move(options));

@@ -304,8 +304,8 @@ void Engine::prepare_admitted(const StepPlan& plan, TimePoint time) {
   }
 }
 
-// Before the rows count as computed: choices that would be sampled but whose constraint is not ready
-// leave the step. Their last row is computed again later, with the same result.
+// Before the rows count as computed: choices that would be sampled but whose constraint is not
+// ready leave the step. Their last row is computed again later, with the same result.
 void Engine::hold_late() {
   const bool alone = scheduler_.running().size() == 1 && scheduler_.waiting().empty();
   const TimePoint deadline =

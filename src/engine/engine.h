@@ -149,7 +149,7 @@ class Engine {
   std::vector<model::RowGroup> groups_;
   std::vector<TokenEvent> step_events_;
   std::vector<std::pair<Choice*, Error>> failed_;  // by their constraint
-  std::vector<SamplerScratch> scratch_;  // per thread
+  std::vector<SamplerScratch> scratch_;            // per thread
 };
 
 }  // namespace sub8::engine

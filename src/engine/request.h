@@ -37,9 +37,9 @@ class TokenConstraint {
     (void)timeout;
     return true;
   }
-  // After ready(). Clears the bit of every token that may not come next. `allowed` has one bit per vocabulary
-  // entry, token t in bit t % 32 of word t / 32, and arrives all ones. An end token is allowed
-  // where the text may end. An error ends the choice with kError and this message.
+  // After ready(). Clears the bit of every token that may not come next. `allowed` has one bit per
+  // vocabulary entry, token t in bit t % 32 of word t / 32, and arrives all ones. An end token is
+  // allowed where the text may end. An error ends the choice with kError and this message.
   virtual Status restrict_next(std::span<uint32_t> allowed) = 0;
   // `token` was sampled. Called for every token, end tokens included.
   virtual Status accept(int32_t token) = 0;

@@ -28,12 +28,12 @@ struct Stats {
   explicit Stats(int64_t max_model_len = 0);
 
   // Gauges. Choices are counted, as vLLM does; one request with n = 3 counts three times.
-  int running = 0;              // vllm:num_requests_running
-  int waiting = 0;              // vllm:num_requests_waiting, those of the next line included
-  int paused = 0;               // of them: the reader is behind, see ServiceOptions::event_capacity,
-                                // or their constraint, see TokenConstraint::ready
-  int32_t kv_pages = 0;         // all pages
-  int32_t kv_pages_used = 0;    // owned by at least one choice
+  int running = 0;            // vllm:num_requests_running
+  int waiting = 0;            // vllm:num_requests_waiting, those of the next line included
+  int paused = 0;             // of them: the reader is behind, see ServiceOptions::event_capacity,
+                              // or their constraint, see TokenConstraint::ready
+  int32_t kv_pages = 0;       // all pages
+  int32_t kv_pages_used = 0;  // owned by at least one choice
   int32_t kv_pages_cached = 0;  // owned by none, kept for their content; free for the taking
   int32_t kv_pages_free = 0;    // free + cached + used = all
   double kv_usage() const;      // vllm:kv_cache_usage_perc: used / all

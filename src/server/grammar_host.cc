@@ -129,8 +129,9 @@ GrammarHost::~GrammarHost() { end(kEndTimeout); }
 Result<std::shared_ptr<GrammarHost>> GrammarHost::start(GrammarHostProgram program,
                                                         const grammar::Vocabulary& vocabulary) {
   if (static_cast<size_t>(vocabulary.vocab_size) / 8 > grammar::kMaxMessageBytes / 2) {
-    return unsupported(fmt::format("structured output for a vocabulary of {} tokens: the limit is {}",
-                                   vocabulary.vocab_size, grammar::kMaxMessageBytes * 4));
+    return unsupported(
+        fmt::format("structured output for a vocabulary of {} tokens: the limit is {}",
+                    vocabulary.vocab_size, grammar::kMaxMessageBytes * 4));
   }
   SUB8_ASSIGN_OR_RETURN(Descriptor file, file_in_memory(vocabulary.to_bytes()));
   std::shared_ptr<GrammarHost> out(new GrammarHost(std::move(program), std::move(file)));

@@ -53,8 +53,8 @@ class GrammarHost {
   std::mutex start_mutex_;                // guards pid_ and next_id_; may be held for long
   pid_t pid_ = 0;                         // 0: none runs
   int64_t next_id_ = 1;
-  std::mutex control_mutex_;      // for kill(); taken within the other
-  grammar::Descriptor control_;   // changed with both held
+  std::mutex control_mutex_;     // for kill(); taken within the other
+  grammar::Descriptor control_;  // changed with both held
 };
 
 }  // namespace sub8::server

@@ -15,9 +15,10 @@ namespace {
 constexpr size_t kMaxGrammarBytes = size_t{64} << 10;
 
 ConstraintFactory factory(std::shared_ptr<GrammarProcess> process) {
-  return [process = std::move(process)](uint32_t) -> Result<std::unique_ptr<engine::TokenConstraint>> {
-    return process->open();
-  };
+  return
+      [process = std::move(process)](uint32_t) -> Result<std::unique_ptr<engine::TokenConstraint>> {
+        return process->open();
+      };
 }
 
 }  // namespace
@@ -74,9 +75,8 @@ Result<std::shared_ptr<GrammarProcess>> GrammarPool::find_or_start(const Grammar
   trim();
   std::erase_if(entries_, [](const Entry& entry) { return !entry.process->alive(); });
   if (entries_.size() >= options_.max_processes && !drop_unused()) {
-    return resource_exhausted(
-        fmt::format("{} different grammars are in use, which is the limit; try again later",
-                    entries_.size()));
+    return resource_exhausted(fmt::format(
+        "{} different grammars are in use, which is the limit; try again later", entries_.size()));
   }
   SUB8_ASSIGN_OR_RETURN(GrammarHost::Child child, host_->spawn(spec));
   entries_.push_front(

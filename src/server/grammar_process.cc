@@ -37,9 +37,8 @@ class GrammarProcess::Constraint final : public engine::TokenConstraint {
     const std::lock_guard lock(process_->mutex_);
     const Answer& answer = process_->answers_.at(id_);
     if (!answer.there || answer.words.size() != allowed.size()) {
-      return internal_error(
-          fmt::format("a mask of {} words for {} words of vocabulary",
-                      answer.there ? answer.words.size() : 0, allowed.size()));
+      return internal_error(fmt::format("a mask of {} words for {} words of vocabulary",
+                                        answer.there ? answer.words.size() : 0, allowed.size()));
     }
     std::transform(allowed.begin(), allowed.end(), answer.words.begin(), allowed.begin(),
                    std::bit_and());
@@ -88,8 +87,7 @@ void GrammarProcess::collect() {
   flush();
   while (!failed_) {
     Header header;
-    const grammar::Received got =
-        grammar::receive_message(socket_.get(), header, received_, false);
+    const grammar::Received got = grammar::receive_message(socket_.get(), header, received_, false);
     if (got == grammar::Received::kNothing) break;
     if (got == grammar::Received::kMessage) {
       progress_ = Clock::now();

@@ -62,6 +62,7 @@ class Reader {
 std::string Vocabulary::to_bytes() const {
   std::string out;
   put_text(packages, out);
+  put_number(memory_bytes, out);
   put_number(vocab_size, out);
   put_number(static_cast<int64_t>(end_ids.size()), out);
   for (const int32_t id : end_ids) put_number(id, out);
@@ -74,6 +75,7 @@ Result<Vocabulary> Vocabulary::from_bytes(std::string_view bytes) {
   Reader reader(bytes);
   Vocabulary out;
   out.packages = reader.text();
+  out.memory_bytes = reader.number();
   out.vocab_size = reader.number();
   out.end_ids.resize(reader.count(sizeof(int64_t)));
   for (int32_t& id : out.end_ids) id = static_cast<int32_t>(reader.number());

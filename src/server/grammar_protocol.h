@@ -40,11 +40,12 @@ inline constexpr int kVocabularyDescriptor = 4;
 inline constexpr size_t kMaxMessageBytes = size_t{128} << 10;
 inline constexpr size_t kMaxErrorBytes = 2000;
 
-// Everything that XGrammar is to know of the model.
+// What the host is told: of the model, of XGrammar, and what a grammar may take.
 struct Vocabulary {
-  std::string packages;             // the folder that holds xgrammar/ and tvm_ffi/
-  int64_t vocab_size = 0;           // of the model, at least the number of tokens
-  std::vector<int32_t> end_ids;     // end an answer
+  std::string packages;                       // the folder that holds xgrammar/ and tvm_ffi/
+  int64_t memory_bytes = int64_t{512} << 20;  // of address space, for one grammar
+  int64_t vocab_size = 0;                     // of the model, at least the number of tokens
+  std::vector<int32_t> end_ids;               // end an answer
   std::vector<std::string> tokens;  // bytes that each adds to the text; special ones are empty
 
   std::string to_bytes() const;

@@ -33,10 +33,9 @@ using grammar::Header;
 using grammar::Kind;
 using grammar::Received;
 
-constexpr size_t kChildBytes = size_t{512} << 20;  // of address space, beyond the host's
-constexpr timeval kQuickOperation{0, 100'000};     // of CPU time, at the server's own priority
-constexpr int kLowPriority = 10;                   // a tenth of what an equal would get
-constexpr rlim_t kSlowSeconds = 10;                // of CPU time, all slow operations together
+constexpr timeval kQuickOperation{0, 100'000};  // of CPU time, at the server's own priority
+constexpr int kLowPriority = 10;                // a tenth of what an equal would get
+constexpr rlim_t kSlowSeconds = 10;             // of CPU time, from the first slow operation on
 
 std::string errno_text(std::string_view action) {
   return fmt::format("{}: {}", action, std::strerror(errno));
@@ -109,9 +108,10 @@ Memory memory_pages() {
   return out;
 }
 
-void limit_child(const Memory& before) {
+// `bytes`: of address space, beyond what there is now.
+void limit_child(const Memory& before, int64_t bytes) {
   const auto page = static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
-  const rlim_t space = static_cast<rlim_t>(before.total) * page + kChildBytes;
+  const rlim_t space = static_cast<rlim_t>(before.total) * page + static_cast<rlim_t>(bytes);
   if (before.total > 0) {
     const rlimit limit{space, space};
     ::setrlimit(RLIMIT_AS, &limit);
@@ -127,12 +127,14 @@ void limit_child(const Memory& before) {
 class Child {
  public:
   Child(int socket, const grammar::Vocabulary& vocabulary)
-      : socket_(socket), mask_(static_cast<size_t>((vocabulary.vocab_size + 31) / 32)) {}
+      : socket_(socket),
+        memory_bytes_(vocabulary.memory_bytes),
+        mask_(static_cast<size_t>((vocabulary.vocab_size + 31) / 32)) {}
 
   // Until the server has no more use for it.
   void run(const XGrammar& xgrammar, const GrammarSpec& spec) {
     const Memory before = memory_pages();
-    limit_child(before);
+    limit_child(before, memory_bytes_);
     Result<std::unique_ptr<XGrammar::Grammar>> compiled = [&] {
       const Operation operation;
       return xgrammar.compile(spec);
@@ -162,8 +164,8 @@ class Child {
       const Operation operation;
       return advance(header, grammar);
     }();
-    if (!status.ok()) return grammar::send_error(socket_, header.id, status.error()) ==
-                             grammar::Sent::kYes;
+    if (!status.ok())
+      return grammar::send_error(socket_, header.id, status.error()) == grammar::Sent::kYes;
     const std::string_view words(reinterpret_cast<const char*>(mask_.data()),
                                  mask_.size() * sizeof(uint32_t));
     return grammar::send_message(socket_, {Kind::kMask, 0, header.id}, words, true) ==
@@ -183,6 +185,7 @@ class Child {
   }
 
   int socket_;
+  int64_t memory_bytes_;
   std::vector<uint32_t> mask_;
   std::unordered_map<int64_t, std::unique_ptr<XGrammar::Matcher>> matchers_;
 };

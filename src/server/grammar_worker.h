@@ -16,8 +16,8 @@ namespace sub8::server {
 // The verb with which the server starts its own program as a host.
 inline constexpr const char* kGrammarWorkerVerb = "grammar-worker";
 
-// The host, from the descriptors in grammar_protocol.h to its end; then the process ends. Returns where it
-// could not start. For a process with one thread.
+// The host, from the descriptors in grammar_protocol.h to its end; then the process ends. Returns
+// where it could not start. For a process with one thread.
 Error run_grammar_worker();
 
 }  // namespace sub8::server

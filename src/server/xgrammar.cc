@@ -77,8 +77,7 @@ class FfiGrammar final : public XGrammar::Grammar {
     const ffi::Raw arguments[] = {compiled_.raw(), ffi::none(), ffi::boolean(false),
                                   ffi::integer(-1), ffi::none()};
     SUB8_ASSIGN_OR_RETURN(ffi::Value made, x_.library.call(x_.make_matcher, arguments));
-    return std::unique_ptr<XGrammar::Matcher>(
-        std::make_unique<FfiMatcher>(x_, std::move(made)));
+    return std::unique_ptr<XGrammar::Matcher>(std::make_unique<FfiMatcher>(x_, std::move(made)));
   }
 
  private:

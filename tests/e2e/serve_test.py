@@ -15,7 +15,7 @@ import unittest
 import urllib.error
 
 import openai
-from serving import Server
+from serving import Server, children, running
 
 BINARY, MODEL = sys.argv[1], sys.argv[2]
 SITE_PACKAGES = next((p for p in sys.path if os.path.exists(os.path.join(p, "xgrammar"))), None)
@@ -270,25 +270,73 @@ class Signals(unittest.TestCase):
             self.assertEqual(server.request("/health"), b"")
 
     @unittest.skipUnless(SITE_PACKAGES, "xgrammar is not installed")
-    def test_a_grammar_that_takes_long_holds_up_nobody(self):
-        with Server(BINARY, MODEL, ["--xgrammar", SITE_PACKAGES, "--drain-timeout", "1"]) as server:
+    def test_hostile_grammars_cost_nobody_else(self):
+        """Expressions that take for ever to compile, or to find the next token of, beside an answer without a grammar."""
+        with Server(BINARY, MODEL, ["--xgrammar", SITE_PACKAGES, "--grammar-timeout", "2"]) as server:
+            replies = []
+
+            def ask(expression, stream):
+                client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+                try:
+                    reply = client.completions.create(
+                        model=MODEL.rsplit("/", 1)[1], prompt="a", max_tokens=4, stream=stream,
+                        extra_body={"regex": expression, "min_tokens": 4})
+                    replies.append(list(reply) if stream else reply)
+                except openai.APIError as error:
+                    replies.append(error)
+            hostile = ["a?" * 4000, "b?" * 4000, "(a?){1,40}" * 400, "(b?){1,40}" * 400]
+            clients = [threading.Thread(target=ask, args=(hostile[i % 4], i % 8 > 3)) for i in range(16)]
+            for client in clients:
+                client.start()
+            longest, answers = 0, 0
+            while any(client.is_alive() for client in clients):
+                start = time.monotonic()
+                server.json("/v1/completions", {"prompt": "a", "max_tokens": 20, "ignore_eos": True})
+                longest, answers = max(longest, time.monotonic() - start), answers + 1
+            self.assertLess(longest, 1)
+            self.assertGreater(answers, 20)
+            self.assertEqual(len(replies), 16)
+            for reply in replies:
+                self.assertIsInstance(reply, openai.APIError)
+                self.assertRegex(str(reply), "the grammar (is not usable|takes too much)")
+            # And it still works.
+            reply = server.json("/v1/completions", {"prompt": "a", "max_tokens": 9, "regex": "abc"})
+            self.assertEqual(reply["choices"][0]["text"], "abc")
+
+    @unittest.skipUnless(SITE_PACKAGES, "xgrammar is not installed")
+    def test_sigterm_during_a_compilation(self):
+        with Server(BINARY, MODEL, ["--xgrammar", SITE_PACKAGES, "--drain-timeout", "1", "--grammar-timeout", "100"]) as server:
             def ask():
                 try:
-                    server.json("/v1/completions", {"prompt": "a", "max_tokens": 1, "regex": "a?" * 16000})
+                    server.json("/v1/completions", {"prompt": "a", "max_tokens": 1, "regex": "a?" * 4000})
                 except (OSError, http.client.HTTPException):
                     pass  # the server ends first
             clients = [threading.Thread(target=ask) for _ in range(3)]
             for client in clients:
                 client.start()
             time.sleep(0.5)
-            start = time.monotonic()
-            server.json("/v1/completions", {"prompt": "a", "max_tokens": 1})
-            self.assertLess(time.monotonic() - start, 5)
+            host, = children(server.process.pid)
+            grammars = children(host)
+            self.assertEqual(len(grammars), 1)  # they share it
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.wait(20), 0)
-            self.assertIn("without waiting for a grammar", server.output)
             for client in clients:
                 client.join()
+            self.assertFalse(any(running(pid) for pid in [host, *grammars]))
+
+    @unittest.skipUnless(SITE_PACKAGES, "xgrammar is not installed")
+    def test_a_killed_server_leaves_no_processes(self):
+        with Server(BINARY, MODEL, ["--xgrammar", SITE_PACKAGES]) as server:
+            server.json("/v1/completions", {"prompt": "a", "max_tokens": 4, "regex": "abc"})
+            host, = children(server.process.pid)
+            left = {host, *children(host)}
+            self.assertEqual(len(left), 2)
+            server.process.kill()
+            server.process.wait()
+            deadline = time.monotonic() + 10
+            while any(map(running, left)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.assertFalse(any(map(running, left)))
 
     def test_refusals_at_start(self):
         with Server(BINARY, MODEL) as server:

@@ -9,6 +9,28 @@ import time
 import urllib.request
 
 
+def children(parent):
+    """Processes that `parent` started and that have not ended."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                state, ppid = file.read().rsplit(")", 1)[1].split()[:2]
+        except OSError:
+            continue  # it ended meanwhile
+        if int(ppid) == parent and state != "Z":
+            found.append(int(pid))
+    return found
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class Server:
     """`with Server(binary, model, [options]) as server:`; server.url, server.process."""
 

@@ -69,8 +69,8 @@ EngineOptions engine_options(FakeClock& clock, int64_t max_batch_tokens, int max
   return out;
 }
 
-// Forbids two thirds of the tokens at each place, which ones depends on the text so far; its answers
-// come late, up to `late` questions after they were asked for.
+// Forbids two thirds of the tokens at each place, which ones depends on the text so far; its
+// answers come late, up to `late` questions after they were asked for.
 class LateConstraint final : public TokenConstraint {
  public:
   LateConstraint(uint32_t late, uint32_t seed) : late_(late), random_(seed) { ask(); }
