@@ -205,8 +205,14 @@ Status bench_serve(const ServeBenchArgs& args) {
                                           workload.output_tokens);
     SUB8_RETURN_IF_ERROR(write_file_atomic(args.plot_path, render_plot(run, valid_utf8(title))));
   }
-  if (report.completed == 0)
-    return internal_error(fmt::format("none of the {} requests was answered", report.requests));
+  if (report.completed == 0) {
+    std::string message = fmt::format("none of the {} requests was answered", report.requests);
+    for (const auto& [name, group] : report.failures)
+      message += fmt::format("; {} failed ({}): {}", group.count, name, printable(group.example));
+    // As where the server is asked for its model's name.
+    const bool unreachable = report.failures.size() == 1 && report.failures.contains("connect");
+    return unreachable ? not_found(std::move(message)) : internal_error(std::move(message));
+  }
   return {};
 }
 

@@ -221,15 +221,19 @@ Status chat(const engine::Bundle& bundle, engine::Engine& engine, const ChatSett
       std::printf("%s\n", std::string(kHelp).c_str());
     } else if (text == "/reset") {
       conversation.reset();
+      std::printf("The conversation is forgotten.\n");
     } else if (text == "/drop") {
-      if (!conversation.drop_oldest()) std::printf("There is nothing to drop.\n");
+      std::printf(conversation.drop_oldest() ? "The oldest turn is forgotten.\n"
+                                             : "There is nothing to drop.\n");
     } else if (text == "/speed") {
       show_speed = !show_speed;
+      std::printf("The speed is %s after each answer.\n", show_speed ? "shown" : "not shown");
     } else if (text == "/history") {
       for (const auto& turn : conversation.messages())
         std::printf("%s\n", json::serialize(turn).c_str());
     } else if (text.starts_with("/system")) {
       conversation.set_system(text.size() > 8 ? text.substr(8) : "");
+      std::printf("The system message is set, the conversation forgotten.\n");
     } else if (text.starts_with("/")) {
       std::printf("Unknown command; /help lists them.\n");
     } else {

@@ -317,7 +317,8 @@ void add_http_options(CLI::App& app, ServeArgs& args) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-body", args.http.max_body_bytes, "Largest request, e.g. 32MB")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 60));
   app.add_option("--request-timeout", args.request_seconds, "Seconds that a request may take")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
@@ -354,7 +355,8 @@ Verb add_serve(CLI::App& app) {
   app.add_option("--kv-memory", args->kv_memory,
                  "Memory for the KV cache, e.g. 2GB [full contexts for all sequences, at most a "
                  "quarter of the machine's memory]")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 60));
   app.add_option("--max-sequences", args->max_sequences, "Answers that are generated at once")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

@@ -236,6 +236,13 @@ void Connection::on_header(error_code error) {
     keep_alive_ = false;
     return refuse(error_response(501, "the only Transfer-Encoding that is read here is 'chunked'"));
   }
+  // RFC 9112, 3.2: who reads another one than a proxy did would answer for another site.
+  const auto hosts = message.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && message.version() >= 11)) {
+    keep_alive_ = false;
+    return refuse(error_response(
+        400, fmt::format("the request has {} Host headers, HTTP/1.1 asks for exactly one", hosts)));
+  }
   if (context_.draining) return refuse(error_response(503, "the server is shutting down"));
   if (auto refusal = context_.policy.refuse(exchange_->request()))
     return refuse(std::move(*refusal));

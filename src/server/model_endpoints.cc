@@ -17,6 +17,9 @@ json::object sampling_json(const engine::SamplingParams& p) {
           {"frequency_penalty", p.frequency_penalty}};
 }
 
+// Without the notes that follow it.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 json::object models_json(const Api& api) {
   const engine::EngineInfo& info = api.backend.info();
   json::array modes;
@@ -34,6 +37,7 @@ json::object models_json(const Api& api) {
                     {"sub8",
                      {{"recipe", api.model.recipe},
                       {"mode", model::execution_mode_name(info.mode)},
+                      {"mode_text", first_line(info.mode_text)},
                       {"modes", modes},
                       {"kv_type", info.kv_type},
                       {"attention", info.attention},

@@ -48,6 +48,9 @@ TEST_F(Values, OptionsAreNotChangedOrDropped) {
   EXPECT_SAYS(run("bench linear --seconds nan").err, "--seconds");
   EXPECT_SAYS(run("bench linear --rows 1,08").err, "--rows");
   EXPECT_SAYS(run("serve x --kv-memory 010MB").err, "--kv-memory");
+  // Beyond what a signed 64-bit number holds, and beyond 64 bits.
+  for (const char* size : {"18446744073709551615", "9223372036854775808", "16EB", "2EB", "-1"})
+    EXPECT_SAYS(run(fmt::format("serve x --kv-memory {}", size)).err, "--kv-memory");
   const Outcome dropped =
       run(fmt::format("run '{}' --raw --prompt a --four-over-six", model("llama-chat")));
   EXPECT_EQ(dropped.status, 2);

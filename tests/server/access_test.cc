@@ -46,6 +46,7 @@ TEST_F(AccessTest, HealthVersionModels) {
   EXPECT_EQ(model.at("root"), "/models/tiny");
   EXPECT_EQ(model.at("max_model_len"), 4096);
   EXPECT_EQ(model.at("sub8").at("mode"), "weight-only");
+  EXPECT_EQ(model.at("sub8").at("mode_text"), "mode weight-only, as it were");
   EXPECT_EQ(model.at("sub8").at("recipe"), "e3m2");
   EXPECT_EQ(model.at("sub8").at("sampling_defaults").at("temperature"), 0.7);
   backend_->set_health(internal_error("the engine stopped"));

@@ -74,6 +74,26 @@ TEST_F(ConnectionTest, UnknownTransferCodingsEndTheConnection) {
   }
 }
 
+TEST_F(ConnectionTest, ExactlyOneHostInHttp11) {
+  start("abc");
+  const auto status = [&](const std::string& head) {
+    HttpClient client(server_->port());
+    client.send(head + "\r\n");
+    const Reply reply = client.read_reply();
+    if (reply.status == 400) {
+      EXPECT_EQ(reply.headers.at("connection"), "close") << head;
+      EXPECT_NE(reply.body.find("Host"), std::string::npos) << reply.body;
+    }
+    return reply.status;
+  };
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\n"), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: a\r\nHost: a\r\n"), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost: a\r\nX: y\r\nhost: b\r\n"), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.0\r\nHost: a\r\nHost: a\r\n"), 400);
+  EXPECT_EQ(status("GET /health HTTP/1.1\r\nHost:\r\n"), 200);
+  EXPECT_EQ(status("GET /health HTTP/1.0\r\n"), 200);
+}
+
 TEST_F(ConnectionTest, ChunkedRequestBody) {
   start("abc");
   HttpClient client(server_->port());

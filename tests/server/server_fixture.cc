@@ -22,6 +22,7 @@ ServerTest::ServerTest() {
   info_.kv_bytes = 1 << 20;
   info_.kv_type = "bf16";
   info_.mode = model::ExecutionMode::kWeightOnly;
+  info_.mode_text = "mode weight-only, as it were\nnote: none";
   info_.modes = {model::ExecutionMode::kWeightOnly};
 }
 
