@@ -73,6 +73,9 @@ class BenchServe(unittest.TestCase):
         self.assertIn("context", out.stdout)
         out = self.run_bench("--requests", "3", *IDS, "--model", "m", key="wrong")
         self.assertIn("401", out.stdout)
+        out = self.run_bench("--url", "http://127.0.0.1:1", "--requests", "2", "--model", "m", *IDS)
+        self.assertEqual(out.returncode, 3)
+        self.assertIn("2 failed (connect)", out.stderr)
 
     def test_preset_and_files(self):
         with tempfile.TemporaryDirectory() as folder:
