@@ -32,8 +32,9 @@ constexpr size_t kMaxKeyFileBytes = 1 << 20;
 constexpr size_t kMaxTemplateBytes = 16 << 20;
 // Log lines that wait for whoever reads standard error.
 constexpr size_t kMaxLogBytes = 4 << 20;
-// File descriptors that are not connections: the model's files, standard streams, the listener.
-constexpr size_t kOtherDescriptors = 64;
+// File descriptors that are not connections: the model's files, grammars, standard streams, the
+// listener.
+constexpr size_t kOtherDescriptors = 128;
 
 struct ServeArgs {
   ModelArgs model;

@@ -284,6 +284,8 @@ class Signals(unittest.TestCase):
                     replies.append(list(reply) if stream else reply)
                 except openai.APIError as error:
                     replies.append(error)
+            constrained = {"prompt": "Tell me", "max_tokens": 30, "seed": 3, "temperature": 1.0, "regex": "[a-z ]{20,40}"}
+            alone = server.json("/v1/completions", constrained)["choices"][0]["text"]
             hostile = ["a?" * 4000, "b?" * 4000, "(a?){1,40}" * 400, "(b?){1,40}" * 400]
             clients = [threading.Thread(target=ask, args=(hostile[i % 4], i % 8 > 3)) for i in range(16)]
             for client in clients:
@@ -293,6 +295,7 @@ class Signals(unittest.TestCase):
                 start = time.monotonic()
                 server.json("/v1/completions", {"prompt": "a", "max_tokens": 20, "ignore_eos": True})
                 longest, answers = max(longest, time.monotonic() - start), answers + 1
+                self.assertEqual(server.json("/v1/completions", constrained)["choices"][0]["text"], alone)
             self.assertLess(longest, 1)
             self.assertGreater(answers, 20)
             self.assertEqual(len(replies), 16)

@@ -79,7 +79,7 @@ async function loadModel() {
     if (!response.ok) throw new Error(await errorText(response));
     state.model = (await response.json()).data[0];
     const own = state.model.sub8;
-    $("model").textContent = state.model.id + " · " + own.recipe + " · mode " + own.mode;
+    $("model").textContent = state.model.id + " · " + own.recipe + " · " + (own.mode_text || "mode " + own.mode);
     fillModes(own.modes, own.mode);
     showFacts(state.model);
     say("");
@@ -328,6 +328,7 @@ function selectTab(name) {
     $("tab-" + tab).tabIndex = selected ? 0 : -1;
     $("view-" + tab).hidden = !selected;
   }
+  if (!state.abort) say("");
 }
 
 function onTabKey(event) {
