@@ -44,6 +44,7 @@ struct EvalArgs {
   std::string rows = "prompt";
   bool operators = false;
   int64_t operator_rows = 128;
+  int64_t operator_calibration = 4;
   std::string report_path;
   std::string baseline;
   study::BootstrapOptions bootstrap;
@@ -514,7 +515,7 @@ Status eval(EvalArgs args) {
     }
     return eval_operators({args.model, args.text, args.window,
                            std::max<int64_t>(1, args.max_windows), args.operator_rows,
-                           args.json_path});
+                           args.operator_calibration, args.json_path});
   }
   if (!args.sweep.empty() && args.reference.empty()) args.reference = args.model.model;
   SUB8_ASSIGN_OR_RETURN(const std::vector<ModelArgs> models, variants(args));
@@ -610,6 +611,12 @@ Verb add_eval(CLI::App& app) {
       "weights, 4- and 8-bit activations, queries and KV caches, on activations captured "
       "from MODEL (--max-windows windows, default 1)");
   app.add_option("--operator-rows", args->operator_rows, "With --operators: rows per linear layer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option(
+         "--operator-calibration", args->operator_calibration,
+         "With --operators: windows behind the measured ones, on which K-Ext's channels are "
+         "selected")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--baseline", args->baseline,

@@ -78,9 +78,16 @@ json::object to_json(const EvalOperatorsArgs& args, const study::OperatorReport&
                       {"subnormal", share(s.subnormal, s.total)},
                       {"scales", s.total}});
   }
-  return {{"schema_version", 1},   {"model", args.model.model}, {"text", args.text},
-          {"window", args.window}, {"windows", args.windows},   {"linear_rows", args.linear_rows},
-          {"linear", linear},      {"attention", attention},    {"block_scales", scales}};
+  return {{"schema_version", 1},
+          {"model", args.model.model},
+          {"text", args.text},
+          {"window", args.window},
+          {"windows", args.windows},
+          {"linear_rows", args.linear_rows},
+          {"calibration_windows", args.calibration_windows},
+          {"linear", linear},
+          {"attention", attention},
+          {"block_scales", scales}};
 }
 
 void print(const EvalOperatorsArgs& args, const study::OperatorReport& report) {
@@ -134,7 +141,8 @@ Status eval_operators(const EvalOperatorsArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const auto model, model::Model::load(*bundle.source, options, pool));
   study::OperatorOptions how{.window = args.window,
                              .windows = args.windows,
-                             .linear_rows = std::min(args.linear_rows, args.window * args.windows)};
+                             .linear_rows = std::min(args.linear_rows, args.window * args.windows),
+                             .calibration_windows = args.calibration_windows};
   how.progress = [&](int64_t done, int64_t total, const std::string& layer) {
     bar.update(static_cast<double>(done), static_cast<double>(total), layer);
   };

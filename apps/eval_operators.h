@@ -13,6 +13,7 @@ struct EvalOperatorsArgs {
   int64_t window = 512;
   int64_t windows = 1;
   int64_t linear_rows = 128;
+  int64_t calibration_windows = 4;
   std::string json_path;
 };
 

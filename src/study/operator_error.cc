@@ -1,6 +1,7 @@
 #include "study/operator_error.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -8,11 +9,14 @@
 
 #include "base/check.h"
 #include "base/interrupt.h"
+#include "checkpoint/residue.h"
+#include "format/dtype.h"
 #include "kernels/attention/attention.h"
 #include "kernels/kv_write/kv_write.h"
 #include "kernels/quantize_act/quantize_act.h"
 #include "kvcache/page_pool.h"
 #include "model/quantized_linear.h"
+#include "quantize/extension.h"
 
 namespace sub8::study {
 namespace {
@@ -27,6 +31,8 @@ struct LinearInput {
   std::vector<uint16_t> x;  // [rows, cols]
   int64_t rows = 0;
   int64_t cols = 0;
+  std::vector<double> sum_abs;  // by channel, over the rows that K-Ext's channels are selected on
+  int64_t calibration_rows = 0;
 };
 
 // One layer's rows of one window.
@@ -46,14 +52,26 @@ class Capture final : public model::Observer {
     auto at = index_.find(op.name);
     if (at == index_.end()) {
       at = index_.emplace(op.name, linear.size()).first;
-      linear.push_back({op.name, op.modules, {}, 0, op.in.cols});
+      linear.push_back({op.name, op.modules, {}, 0, op.in.cols, {}, 0});
+      linear.back().sum_abs.resize(static_cast<size_t>(op.in.cols));
     }
     LinearInput& input = linear[at->second];
+    if (calibrating) {
+      input.calibration_rows += rows;
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < input.cols; ++c) {
+          input.sum_abs[static_cast<size_t>(c)] +=
+              std::fabs(static_cast<double>(format::bf16_to_float(x[r * stride + c])));
+        }
+      }
+      return;
+    }
     for (int64_t r = 0; r < rows && input.rows < linear_rows_; ++r, ++input.rows)
       input.x.insert(input.x.end(), x + r * stride, x + r * stride + input.cols);
   }
   void attention_input(const model::AttentionOp& op, kernels::InputRows q, kernels::InputRows k,
                        kernels::InputRows v, int64_t rows) override {
+    if (calibrating) return;
     const auto copy = [&](const kernels::InputRows& in, int64_t heads) {
       const int64_t cols = heads * config_.head_dim;
       std::vector<float> out;
@@ -65,6 +83,7 @@ class Capture final : public model::Observer {
         {op, copy(q, config_.heads), copy(k, config_.kv_heads), copy(v, config_.kv_heads)});
   }
 
+  bool calibrating = false;               // rows only add to the channels' means
   std::vector<LinearInput> linear;        // in the model's order
   std::vector<AttentionInput> attention;  // of the last window, by layer
 
@@ -116,6 +135,12 @@ struct Packed {
   std::vector<StoredMatrix> parts;
   PackedMatrix matrix;
 };
+Status pack_parts(CpuPath path, ThreadPool& pool, Packed& out) {
+  std::vector<const StoredMatrix*> pointers;
+  for (const StoredMatrix& part : out.parts) pointers.push_back(&part);
+  SUB8_ASSIGN_OR_RETURN(out.matrix, pack_linear(pointers, path, pool));
+  return {};
+}
 Result<Packed> pack(const checkpoint::WeightSource& source, const std::vector<std::string>& modules,
                     format::DType decoded, CpuPath path, ThreadPool& pool) {
   Packed out;
@@ -123,9 +148,7 @@ Result<Packed> pack(const checkpoint::WeightSource& source, const std::vector<st
     SUB8_ASSIGN_OR_RETURN(StoredMatrix part, source.matrix(module, decoded));
     out.parts.push_back(std::move(part));
   }
-  std::vector<const StoredMatrix*> pointers;
-  for (const StoredMatrix& part : out.parts) pointers.push_back(&part);
-  SUB8_ASSIGN_OR_RETURN(out.matrix, pack_linear(pointers, path, pool));
+  SUB8_RETURN_IF_ERROR(pack_parts(path, pool, out));
   return out;
 }
 
@@ -147,12 +170,18 @@ Result<std::vector<float>> multiply(const PackedMatrix& w, const void* x, Activa
 
 Result<std::vector<float>> multiply_quantized(const PackedMatrix& w, const LinearInput& in,
                                               const model::RowExecution& how,
-                                              format::MxRule mx_rule, ThreadPool& pool) {
+                                              format::MxRule mx_rule, ThreadPool& pool,
+                                              const model::Compensation& compensation = {}) {
   std::vector<float> y(static_cast<size_t>(in.rows * w.rows));
   const int64_t chunk = std::min(in.rows, model::kQuantizedRows);
   SUB8_ASSIGN_OR_RETURN(
       auto buffers, model::QuantizedLinearBuffers::allocate(chunk, w.cols, w.rows, pool.size()));
-  SUB8_ASSIGN_OR_RETURN(auto workspace, scratch(linear_workspace_bytes(w, 2 * chunk, pool.size())));
+  size_t bytes = linear_workspace_bytes(w, 2 * chunk, pool.size());
+  if (compensation.extension != nullptr) {
+    bytes =
+        std::max(bytes, linear_workspace_bytes(*compensation.extension, 2 * chunk, pool.size()));
+  }
+  SUB8_ASSIGN_OR_RETURN(auto workspace, scratch(bytes));
   model::QuantizedLinearArgs args;
   args.x = in.x.data();
   args.x_stride = w.cols;
@@ -160,6 +189,7 @@ Result<std::vector<float>> multiply_quantized(const PackedMatrix& w, const Linea
   args.weight = &w;
   args.how = how;
   args.mx_rule = mx_rule;
+  args.prompt = compensation;
   args.y = y.data();
   args.y_stride = w.rows;
   model::quantized_linear(args, buffers, pool, workspace.span());
@@ -186,6 +216,38 @@ void count_activation_scales(const LinearInput& in, ThreadPool& pool, OperatorRe
   kernels::quantize_act(args, pool, workspace);
   count_scales(report.scales, "nvfp4 activations", base);
   count_scales(report.scales, "nvfp4 activation residue", residue);
+}
+
+using AddVariant = std::function<void(const std::string& name, std::span<const float> y)>;
+
+// K-Ext at each ratio: the channels with the largest means, and the original's columns for them.
+Status measure_k_ext(const LinearInput& in, const checkpoint::WeightSource& exact,
+                     const OperatorWeights& source, const Packed& w, CpuPath path, ThreadPool& pool,
+                     const AddVariant& add) {
+  checkpoint::ResidueModule channels;
+  for (const double sum : in.sum_abs)
+    channels.mean_abs.push_back(static_cast<float>(sum / static_cast<double>(in.calibration_rows)));
+  checkpoint::select_channels(channels);
+  format::BlockRules rules;
+  rules.mx = source.mx_rule;
+  for (size_t i = 0; i < checkpoint::kSelectRatios.size(); ++i) {
+    const float ratio = checkpoint::kSelectRatios[i];
+    Packed extension;
+    for (size_t part = 0; part < w.parts.size(); ++part) {
+      SUB8_ASSIGN_OR_RETURN(StoredMatrix columns,
+                            quantize::extension_columns(w.parts[part], exact, in.modules[part],
+                                                        channels.masks[i], rules, pool));
+      extension.parts.push_back(std::move(columns));
+    }
+    SUB8_RETURN_IF_ERROR(pack_parts(path, pool, extension));
+    const model::RowExecution how = model::row_execution(ExecutionMode::kResidue, w.matrix.format,
+                                                         ratio, RowClass::kPrompt, in.rows);
+    SUB8_ASSIGN_OR_RETURN(const auto y,
+                          multiply_quantized(w.matrix, in, how, source.mx_rule, pool,
+                                             {ratio, channels.masks[i], &extension.matrix}));
+    add(fmt::format("{} residue {}", source.name, ratio), y);
+  }
+  return {};
 }
 
 Status measure_linear(const LinearInput& in, const checkpoint::WeightSource& exact,
@@ -223,6 +285,8 @@ Status measure_linear(const LinearInput& in, const checkpoint::WeightSource& exa
       SUB8_ASSIGN_OR_RETURN(const auto y,
                             multiply_quantized(w.matrix, in, how, source.mx_rule, pool));
       add(fmt::format("{} {}", source.name, model::execution_mode_name(mode)), y);
+      if (mode == ExecutionMode::kPlain)
+        SUB8_RETURN_IF_ERROR(measure_k_ext(in, exact, source, w, path, pool, add));
     }
   }
   return {};
@@ -371,12 +435,13 @@ Result<OperatorReport> operator_errors(model::Model& original,
                                        const OperatorOptions& options) {
   SUB8_CHECK(original.options().activations == ActivationType::kBF16);
   SUB8_CHECK_GE(original.options().max_rows, options.window);
-  const int64_t needed = options.window * options.windows;
+  SUB8_CHECK_GE(options.calibration_windows, 1);
+  const int64_t needed = options.window * (options.windows + options.calibration_windows);
   if (static_cast<int64_t>(tokens.size()) < needed) {
-    return invalid_argument(
-        fmt::format("the text has {} tokens, fewer than the {} of {} windows of {}; give more text "
-                    "or fewer windows",
-                    tokens.size(), needed, options.windows, options.window));
+    return invalid_argument(fmt::format(
+        "the text has {} tokens, fewer than the {} of {} windows of {} and the {} behind "
+        "them that K-Ext's channels are selected on; give more text or fewer windows",
+        tokens.size(), needed, options.windows, options.window, options.calibration_windows));
   }
   ThreadPool& pool = original.pool();
   const CpuPath path = original.options().path;
@@ -388,12 +453,15 @@ Result<OperatorReport> operator_errors(model::Model& original,
     if (options.progress) options.progress(done++, total, layer);
     return check_interrupt();
   };
+  const auto run = [&](int64_t window) {
+    return run_window(original,
+                      tokens.subspan(static_cast<size_t>(window * options.window),
+                                     static_cast<size_t>(options.window)),
+                      capture);
+  };
   for (int64_t w = 0; w < options.windows; ++w) {
     capture.attention.clear();
-    SUB8_RETURN_IF_ERROR(run_window(original,
-                                    tokens.subspan(static_cast<size_t>(w * options.window),
-                                                   static_cast<size_t>(options.window)),
-                                    capture));
+    SUB8_RETURN_IF_ERROR(run(w));
     total = options.windows * static_cast<int64_t>(capture.attention.size()) +
             static_cast<int64_t>(capture.linear.size());
     for (const AttentionInput& in : capture.attention) {
@@ -402,6 +470,9 @@ Result<OperatorReport> operator_errors(model::Model& original,
       SUB8_RETURN_IF_ERROR(measure_attention(original.config(), in, scales, path, pool, report));
     }
   }
+  capture.calibrating = true;
+  for (int64_t w = 0; w < options.calibration_windows; ++w)
+    SUB8_RETURN_IF_ERROR(run(options.windows + w));
   for (const LinearInput& in : capture.linear) {
     SUB8_RETURN_IF_ERROR(step(in.name));
     SUB8_RETURN_IF_ERROR(measure_linear(in, exact, weights, path, pool, report));

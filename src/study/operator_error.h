@@ -33,8 +33,8 @@ struct SquaredError {
 
 // One way to run an operator, over all layers.
 struct OperatorError {
-  std::string variant;                           // "nvfp4 residue", "resattn", ...
-  std::vector<std::string> layers;               // names
+  std::string variant;              // "nvfp4 residue", "nvfp4 residue 0.25" (K-Ext), "resattn", ...
+  std::vector<std::string> layers;  // names
   std::vector<SquaredError> per_layer;           // attention: against the same KV cache
   std::vector<SquaredError> per_layer_original;  // attention only: against bf16 K and V
   SquaredError pooled() const;
@@ -67,6 +67,8 @@ struct OperatorOptions {
   int64_t window = 512;  // tokens per window, attention's context
   int64_t windows = 1;
   int64_t linear_rows = 128;  // per linear layer; the first rows of the text
+  // Windows behind the measured ones; K-Ext takes the channels with the largest mean |x| there.
+  int64_t calibration_windows = 4;
   std::function<void(int64_t done, int64_t total, const std::string& layer)> progress;
 };
 

@@ -107,6 +107,14 @@ TEST_F(KvCacheCli, OperatorsAreMeasured) {
     EXPECT_GT(weight_only, 0);
     EXPECT_GT(plain, 1.1 * weight_only);
     EXPECT_LT(residue - weight_only, 0.2 * (plain - weight_only));
+    // K-Ext: the error falls with the ratio, from plain to the full residue.
+    double before = plain;
+    for (const std::string ratio : {" residue 0.125", " residue 0.25", " residue 0.5"}) {
+      const double now = nmse("linear", weights + ratio);
+      EXPECT_LT(now, before) << weights << ratio;
+      before = now;
+    }
+    EXPECT_LT(residue, before) << weights;
   }
   EXPECT_EQ(nmse("attention", "nvfp4 KV, 16-bit"), 0);
   EXPECT_GT(nmse("attention", "nvfp4 KV, 16-bit", "nmse_original_kv"), 0);
