@@ -82,7 +82,7 @@ std::string choice_reason(const PackedMatrix& w, ActivationType type, RowClass r
   const bool tiles = linear_kernel_id(w, 64, type, row_class).find("_amx_") != std::string::npos;
   if (w.path != CpuPath::kAmx) return "the strongest path in force, " + path;
   if (tiles) return "the strongest path in force; its tiles take prompt rows";
-  if (type != ActivationType::kBF16)
+  if (type == ActivationType::kF32)
     return "AVX-512 of the amx path: tiles multiply bf16, these activations are f32";
   if (!w.bf16_exact)
     return "AVX-512 of the amx path: a weight times its block scale is no normal bf16 number, "
@@ -96,33 +96,57 @@ class Stopwatch {
  public:
   Stopwatch(ThreadPool& pool, bool off) : pool_(pool), off_(off) {}
 
-  Result<std::optional<double>> microseconds(const PackedMatrix& w, int64_t rows, CpuPath path) {
+  Result<std::optional<double>> microseconds(const PackedMatrix& w, int64_t rows, CpuPath path,
+                                             ActivationType type, RowClass row_class) {
     if (off_) return std::optional<double>();
-    const auto key = std::tuple(w.format.name(), w.rows, w.cols, rows, path);
+    const auto key = std::tuple(w.format.name(), w.rows, w.cols, rows, path, type);
     const auto known = times_.find(key);
     if (known != times_.end()) return std::optional(known->second);
-    SUB8_ASSIGN_OR_RETURN(
-        const LinearBenchResult result,
-        bench_linear({w.format, w.rows, w.cols, rows, path}, pool_, 1.0, true, kSecondsPerCase));
+    SUB8_ASSIGN_OR_RETURN(const LinearBenchResult result,
+                          bench_linear({w.format, w.rows, w.cols, rows, path, type, row_class},
+                                       pool_, 1.0, true, kSecondsPerCase));
     return std::optional(times_[key] = 1e6 * result.median_seconds);
   }
 
  private:
   ThreadPool& pool_;
   bool off_;
-  std::map<std::tuple<std::string, int64_t, int64_t, int64_t, CpuPath>, double> times_;
+  std::map<std::tuple<std::string, int64_t, int64_t, int64_t, CpuPath, ActivationType>, double>
+      times_;
 };
 
-Result<std::vector<Candidate>> candidates(const Layer& layer, ActivationType type,
+// Of the rows that the layer's kernel reads: the model's own type, or what quantised rows become.
+ActivationType row_type(const Layer& layer, ActivationType activations, RowClass row_class) {
+  if (layer.execution.weight_only) return activations;
+  return model::quantized_row_type(*layer.op->weight, layer.op->prompt.extension, layer.execution,
+                                   row_class);
+}
+
+Result<std::vector<Candidate>> candidates(const Layer& layer, ActivationType activations,
                                           RowClass row_class, Stopwatch& watch) {
   const PackedMatrix& w = *layer.op->weight;
+  const ActivationType type = row_type(layer, activations, row_class);
+  const bool codes = type == ActivationType::kE2M1;
   std::vector<Candidate> out;
   Candidate chosen{linear_kernel_id(w, layer.kernel_rows, type, row_class),
                    "chosen",
-                   choice_reason(w, type, row_class),
+                   codes ? fmt::format("{}, products of codes as bytes, a block's sum in integers",
+                                       choice_reason(w, type, row_class))
+                         : choice_reason(w, type, row_class),
                    {}};
-  SUB8_ASSIGN_OR_RETURN(chosen.microseconds, watch.microseconds(w, layer.kernel_rows, w.path));
+  SUB8_ASSIGN_OR_RETURN(chosen.microseconds,
+                        watch.microseconds(w, layer.kernel_rows, w.path, type, row_class));
   out.push_back(std::move(chosen));
+  if (codes) {
+    Candidate values{linear_kernel_id(w, layer.kernel_rows, ActivationType::kBF16, row_class),
+                     "slower",
+                     "the same rows as bf16 values q*s: the same bits",
+                     {}};
+    SUB8_ASSIGN_OR_RETURN(
+        values.microseconds,
+        watch.microseconds(w, layer.kernel_rows, w.path, ActivationType::kBF16, row_class));
+    out.push_back(std::move(values));
+  }
   for (const CpuPath path : kPaths) {
     if (path == w.path) continue;
     Candidate c;
@@ -139,7 +163,8 @@ Result<std::vector<Candidate>> candidates(const Layer& layer, ActivationType typ
     } else {
       c.state = "slower";
       c.reason = fmt::format("a weaker path; SUB8_CPU={} takes it", cpu_path_name(path));
-      SUB8_ASSIGN_OR_RETURN(c.microseconds, watch.microseconds(w, layer.kernel_rows, path));
+      SUB8_ASSIGN_OR_RETURN(c.microseconds,
+                            watch.microseconds(w, layer.kernel_rows, path, type, row_class));
     }
     out.push_back(std::move(c));
   }

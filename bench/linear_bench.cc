@@ -43,8 +43,11 @@ int main(int argc, char** argv) {
     for (const sub8::LinearShape& shape : sub8::bench_shapes()) {
       if (std::string(shape.name).find(shapes) == std::string::npos) continue;
       for (const std::string& m : rows) {
-        const auto result = sub8::bench_linear(
-            {*format, shape.rows, shape.cols, std::atoll(m.c_str()), *path}, pool, *read);
+        const auto result =
+            sub8::bench_linear({*format, shape.rows, shape.cols, std::atoll(m.c_str()), *path,
+                                sub8::ActivationType::kBF16,
+                                m == "1" ? sub8::RowClass::kGenerated : sub8::RowClass::kPrompt},
+                               pool, *read);
         if (!result.ok()) return fail(result.error());
         std::printf("%-34s %-14s %4s %10.1f %10.1f %8.2f %6.0f %8.2f %9.1f\n",
                     result->kernel.c_str(), shape.name, m.c_str(), result->best_seconds * 1e6,

@@ -8,12 +8,45 @@
 namespace sub8::model {
 namespace {
 
+// Where a product's rows go, and where the buffers are free behind them.
+struct Destination {
+  kernels::QuantizedRows rows;
+  int64_t end_values = 0;  // first free element of `values`
+  int64_t end_codes = 0;   // first free byte of `codes`
+};
+
+Destination place_rows(QuantizedLinearBuffers& buffers, ActivationType type, int64_t cols,
+                       int64_t groups, int64_t count, const Destination& after = {}) {
+  Destination out = after;
+  out.rows = {};
+  if (type == ActivationType::kBF16) {
+    out.rows.values = buffers.values.data() + after.end_values;
+    out.rows.value_stride = cols;
+    out.end_values += count * cols;
+    return out;
+  }
+  out.rows.code_stride = ceil_div<int64_t>(cols, 2);
+  out.rows.scale_stride = groups;
+  out.rows.codes = buffers.codes.data() + after.end_codes;
+  out.rows.scales = out.rows.codes + count * out.rows.code_stride;
+  out.end_codes += count * (out.rows.code_stride + groups);
+  return out;
+}
+
 void raw_product(const PackedMatrix& w, const kernels::QuantizedRows& x, int64_t count,
                  bool accumulate, RowClass row_class, float* sums, int64_t stride, ThreadPool& pool,
                  std::span<std::byte> workspace) {
   LinearArgs args;
-  args.x = x.values;
-  args.x_stride = x.value_stride;
+  if (x.values != nullptr) {
+    args.x = x.values;
+    args.x_stride = x.value_stride;
+  } else {
+    args.x_type = ActivationType::kE2M1;
+    args.x = x.codes;
+    args.x_stride = x.code_stride;
+    args.x_scales = x.scales;
+    args.x_scale_stride = x.scale_stride;
+  }
   args.m = count;
   args.w = &w;
   args.y = sums;
@@ -43,18 +76,20 @@ void run_chunk(const QuantizedLinearArgs& a, QuantizedLinearBuffers& buffers, Th
   q.k = w.cols;
   q.layout = layout;
   q.residue = a.how.ratio > 0;
-  q.out.values = buffers.values.data();
-  q.out.value_stride = w.cols;
+  const ActivationType type =
+      a.row_type.value_or(quantized_row_type(w, a.prompt.extension, a.how, a.row_class));
+  const int64_t rows = kernels::quantized_rows(layout, count);
+  const Destination base = place_rows(buffers, type, w.cols, w.groups, rows);
+  q.out = base.rows;
   if (selective) {
+    const PackedMatrix& extension = *a.prompt.extension;
     q.selected = a.prompt.masks;
-    q.second.values = q.out.values + count * w.cols;
-    q.second.value_stride = a.prompt.extension->cols;
+    q.second = place_rows(buffers, type, extension.cols, extension.groups, count, base).rows;
   }
   q.alpha = buffers.alphas.data();
   kernels::quantize_act(q, pool, buffers.quantize_workspace.span());
   float* sums = buffers.raw_sums.data();
-  raw_product(w, q.out, kernels::quantized_rows(layout, count), false, a.row_class, sums, w.rows,
-              pool, workspace);
+  raw_product(w, q.out, rows, false, a.row_class, sums, w.rows, pool, workspace);
   if (selective)
     raw_product(*a.prompt.extension, q.second, count, true, a.row_class, sums, w.rows, pool,
                 workspace);
@@ -76,6 +111,15 @@ void run_chunk(const QuantizedLinearArgs& a, QuantizedLinearBuffers& buffers, Th
 
 }  // namespace
 
+ActivationType quantized_row_type(const PackedMatrix& weight, const PackedMatrix* extension,
+                                  const RowExecution& how, RowClass row_class) {
+  const bool selective = how.ratio > 0 && how.ratio < 1;
+  const bool codes = fp4_activations(weight.format) == how.format &&
+                     linear_takes_e2m1(weight, row_class) &&
+                     (!selective || linear_takes_e2m1(*extension, row_class));
+  return codes ? ActivationType::kE2M1 : ActivationType::kBF16;
+}
+
 Result<QuantizedLinearBuffers> QuantizedLinearBuffers::allocate(int64_t rows, int64_t k, int64_t n,
                                                                 int threads) {
   const auto sums = checked_mul<int64_t>(2 * rows, n);
@@ -85,6 +129,10 @@ Result<QuantizedLinearBuffers> QuantizedLinearBuffers::allocate(int64_t rows, in
   if (!sums || !values)
     return resource_exhausted("the buffers of quantised activations are too large");
   QuantizedLinearBuffers out;
+  // A code is half a byte, a scale a sixteenth: less than a byte for each value, but for the ends
+  // of rows.
+  SUB8_ASSIGN_OR_RETURN(out.codes,
+                        AlignedBuffer<uint8_t>::uninitialized(static_cast<size_t>(*values)));
   SUB8_ASSIGN_OR_RETURN(out.raw_sums,
                         AlignedBuffer<float>::uninitialized(static_cast<size_t>(*sums)));
   SUB8_ASSIGN_OR_RETURN(out.values,

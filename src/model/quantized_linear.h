@@ -1,6 +1,7 @@
 // A linear layer whose activations are quantised (W4A4, W4A8), a chunk of rows at a time.
 //
-// Rows become values q*s (exact in bf16), base and residue rows side by side, so that weights are
+// Rows become FP4 codes and block scales, or values q*s (exact in bf16), whichever the kernels of
+// the weight multiply (quantized_row_type); base and residue rows side by side, so that weights are
 // read once; the fold applies alpha and the weight's outer scale. K-Ext: the selected residues are
 // rows of the extension's own product, whose raw sums B + R are one rounded addition, as in M-Ext's
 // fold.
@@ -26,6 +27,7 @@ inline constexpr int64_t kQuantizedRows = 256;
 // Reused from layer to layer; empty where no layer needs it.
 struct QuantizedLinearBuffers {
   AlignedBuffer<uint16_t> values;
+  AlignedBuffer<uint8_t> codes;  // packed codes, then block scales
   AlignedBuffer<float> raw_sums;
   AlignedBuffer<float> alphas;
   AlignedBuffer<std::byte> quantize_workspace;
@@ -48,7 +50,14 @@ struct QuantizedLinearArgs {
   float* y = nullptr;  // [m][y_stride]
   int64_t y_stride = 0;
   RowClass row_class = RowClass::kPrompt;
+  // Nothing: quantized_row_type. kBF16 is always possible.
+  std::optional<ActivationType> row_type;
 };
+
+// What the rows of a class become: kE2M1 where all kernels take codes, else kBF16. The extension
+// matters between ratios 0 and 1 only.
+ActivationType quantized_row_type(const PackedMatrix& weight, const PackedMatrix* extension,
+                                  const RowExecution& how, RowClass row_class);
 
 // `linear_workspace` serves min(m, kQuantizedRows) * 2 rows of the weight and of its extension.
 void quantized_linear(const QuantizedLinearArgs& args, QuantizedLinearBuffers& buffers,

@@ -151,6 +151,18 @@ struct PlaceE2M1 {
   }
 };
 
+// The word of PlaceE2M1 as indices into a table of 16 bytes, 2 * magnitude + sign (bits 3..0; bits
+// 6..4 hold anything): even[0] has value 2 in the lower and value 0 in the upper byte of each lane,
+// even[1] value 3 and value 1.
+template <class V>
+static constexpr SUB8_INLINE void e2m1_byte_indices(typename V::U w, typename V::U (&index)[2]) {
+  auto a = V::bor_masked(V::band(w, 0x0e00), V::template shr<2>(w), 0x000e);
+  auto b = V::bor_masked(V::band(V::template shl<3>(w), 0x0e00), V::template shl<1>(w), 0x000e);
+  // Signs at bits 15 and 14, then 12 and 13, move to bits 8 and 0.
+  index[0] = V::bor_masked(a, V::mul_high(V::band(w, 0xc000), 0x0204), 0x0101);
+  index[1] = V::bor_masked(b, V::mul_high(V::band(w, 0x3000), 0x1008), 0x0101);
+}
+
 // e3m3: image 9F80.
 struct PlaceE3M3 {
   static constexpr int kExponentBits = 3, kMantissaBits = 3, kBits = 7;

@@ -295,6 +295,71 @@ TEST(QuantizedLinear, FullKExtInTwoProductsIsMExtToTheBit) {
   }
 }
 
+// The layouts of rows and residues as codes and block scales, multiplied as bytes: raw sums have
+// the bits of the same rows as values.
+TEST(QuantizedLinear, EveryLayoutAsCodesHasTheBitsOfItsValues) {
+  const int64_t m = 11;
+  const int64_t n = 45;
+  ThreadPool pool(2);
+  for (const Case& c : cases()) {
+    if (format::activation_element(c.activations) != format::kE2M1) continue;
+    for (const int64_t k : {96, 88}) {
+      const auto selected = std::vector<uint8_t>(k / 8, 0x1a);
+      const Activations x = random_activations(m, k, 51);
+      for (const QuantizedLayout layout : {QuantizedLayout::kRows, QuantizedLayout::kRowPair,
+                                           QuantizedLayout::kTile8, QuantizedLayout::kKExtended}) {
+        const bool extended = layout == QuantizedLayout::kKExtended;
+        const Quantized values = quantize(
+            {.format = c.activations}, x.bf16, m, k, layout, layout != QuantizedLayout::kRows,
+            extended ? std::span<const uint8_t>(selected) : std::span<const uint8_t>());
+        const int64_t groups = c.weights.groups(values.cols);
+        const int64_t stride = (values.cols + 1) / 2;
+        std::vector<uint8_t> codes(values.rows * stride), scales(values.rows * groups);
+        std::vector<float> alpha(m);
+        std::vector<std::byte> work(kernels::quantize_act_workspace_bytes(k, pool.size()));
+        kernels::QuantizeActArgs args;
+        args.rule.format = c.activations;
+        args.x = x.bf16.data();
+        args.x_stride = args.k = k;
+        args.m = m;
+        args.layout = layout;
+        args.residue = layout != QuantizedLayout::kRows;
+        if (extended) args.selected = selected;
+        args.out = {codes.data(), stride, scales.data(), groups, nullptr, 0};
+        args.alpha = alpha.data();
+        kernels::quantize_act(args, pool, work);
+        EXPECT_EQ(alpha, values.alpha);
+        const auto w = random_matrix(c.weights, n, values.cols, 52);
+        const StoredMatrix* parts[] = {&w->m};
+        for (const PathUnderTest& path : paths_under_test()) {
+          auto packed = pack_linear(parts, path.path, pool);
+          ASSERT_TRUE(packed.ok());
+          const RowClass row_class = RowClass::kGenerated;  // AMX has no byte kernel for others
+          ASSERT_TRUE(linear_takes_e2m1(*packed, row_class));
+          std::vector<float> raw(values.rows * n);
+          auto workspace = AlignedBuffer<std::byte>::uninitialized(
+              linear_workspace_bytes(*packed, values.rows, pool.size()));
+          LinearArgs product;
+          product.x_type = ActivationType::kE2M1;
+          product.x = codes.data();
+          product.x_stride = stride;
+          product.x_scales = scales.data();
+          product.x_scale_stride = groups;
+          product.m = values.rows;
+          product.w = &*packed;
+          product.y = raw.data();
+          product.y_stride = n;
+          product.row_class = row_class;
+          product.raw_sums = true;
+          (path.emulated ? linear_emulated : linear)(product, pool, workspace->span());
+          EXPECT_EQ(raw, multiply(path, w->m, values, row_class))
+              << c.weights.name() << " " << path.name() << " layout " << static_cast<int>(layout);
+        }
+      }
+    }
+  }
+}
+
 // A row's bits do not depend on how many rows there are.
 TEST(QuantizedLinear, RowsDoNotDependOnEachOther) {
   const int64_t m = 9;

@@ -23,12 +23,12 @@ struct Storage {
   std::vector<uint8_t> scales;
 };
 
-// Finite random codes with scales near one.
-StoredMatrix random_weight(const LinearBenchCase& what) {
+}  // namespace
+
+StoredMatrix random_weight(const format::WeightFormat& f, int64_t rows, int64_t cols) {
   auto storage = std::make_shared<Storage>();
-  const format::WeightFormat& f = what.format;
   std::mt19937_64 rng(1);
-  storage->codes.resize(static_cast<size_t>(what.rows * f.row_bytes(what.cols)));
+  storage->codes.resize(static_cast<size_t>(rows * f.row_bytes(cols)));
   for (uint8_t& byte : storage->codes) byte = static_cast<uint8_t>(rng());
   if (f.dense) {
     const size_t item = format::dtype_bytes(f.dtype);
@@ -44,15 +44,15 @@ StoredMatrix random_weight(const LinearBenchCase& what) {
       if (f.element.is_nonfinite(byte)) byte = 0;
     }
   }
-  storage->scales.assign(static_cast<size_t>(what.rows * f.groups(what.cols)),
+  storage->scales.assign(static_cast<size_t>(rows * f.groups(cols)),
                          f.block_scale == format::BlockScale::kE4M3 ? 0x38 : 127);
   StoredMatrix out;
   out.format = f;
-  out.rows = what.rows;
-  out.cols = what.cols;
+  out.rows = rows;
+  out.cols = cols;
   out.codes = storage->codes;
   out.block_scales = storage->scales;
-  const int64_t outer = f.outer_scale == format::OuterScale::kChannel  ? what.rows
+  const int64_t outer = f.outer_scale == format::OuterScale::kChannel  ? rows
                         : f.outer_scale == format::OuterScale::kTensor ? 1
                                                                        : 0;
   out.outer_scales.assign(static_cast<size_t>(outer), 0.02f);
@@ -60,7 +60,21 @@ StoredMatrix random_weight(const LinearBenchCase& what) {
   return out;
 }
 
-}  // namespace
+double measure_product_rate(CpuPath path, ActivationType x_type, ThreadPool& pool) {
+  constexpr int64_t kSteps = 20'000;
+  double best = 0;
+  for (int repeat = 0; repeat < 32; ++repeat) {
+    std::vector<int64_t> done(static_cast<size_t>(pool.size()));
+    const Clock::time_point start = Clock::now();
+    pool.for_ranges(pool.size(), 1, [&](int64_t, int64_t, int part) {
+      done[static_cast<size_t>(part)] = linear_peak_loop(path, x_type, kSteps) * kSteps;
+    });
+    int64_t total = 0;
+    for (const int64_t d : done) total += d;
+    best = std::max(best, 2 * static_cast<double>(total) / seconds_since(start) * 1e-9);
+  }
+  return best;
+}
 
 Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes) {
   const int64_t words = bytes / 8;
@@ -91,7 +105,7 @@ Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes) {
 
 Result<LinearBenchResult> bench_linear(const LinearBenchCase& what, ThreadPool& pool,
                                        double read_gb_per_s, bool cold, double seconds) {
-  const StoredMatrix stored = random_weight(what);
+  const StoredMatrix stored = random_weight(what.format, what.rows, what.cols);
   const StoredMatrix* parts[] = {&stored};
   SUB8_ASSIGN_OR_RETURN(const int64_t bytes,
                         packed_bytes(what.format, what.rows, what.cols, what.path));
@@ -106,9 +120,14 @@ Result<LinearBenchResult> bench_linear(const LinearBenchCase& what, ThreadPool& 
   if (!linear_available(weights[0])) {
     return unsupported("this machine lacks the CPU path " + std::string(cpu_path_name(what.path)));
   }
+  // As codes, every byte is one or two of them.
   std::vector<uint16_t> x(static_cast<size_t>(what.m * what.cols));
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = format::float_to_bf16(static_cast<float>(i * 7 % 31) / 16.0f - 1.0f);
+  const int64_t groups = weights[0].groups;
+  const std::vector<uint8_t> scales(
+      static_cast<size_t>(what.m * groups),
+      what.format.block_scale == format::BlockScale::kE4M3 ? 0x38 : 127);
   std::vector<float> y(static_cast<size_t>(what.m * what.rows));
   SUB8_ASSIGN_OR_RETURN(AlignedBuffer<std::byte> workspace,
                         AlignedBuffer<std::byte>::uninitialized(
@@ -119,7 +138,13 @@ Result<LinearBenchResult> bench_linear(const LinearBenchCase& what, ThreadPool& 
   args.m = what.m;
   args.y = y.data();
   args.y_stride = what.rows;
-  args.row_class = what.m == 1 ? RowClass::kGenerated : RowClass::kPrompt;
+  args.row_class = what.row_class;
+  args.x_type = what.x_type;
+  if (what.x_type == ActivationType::kE2M1) {
+    args.x_scales = scales.data();
+    args.x_scale_stride = groups;
+    args.raw_sums = true;
+  }
 
   std::vector<double> times;
   const Clock::time_point begin = Clock::now();

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "format/weight_format.h"
+#include "kernels/linear/op.h"
 
 namespace sub8 {
 
@@ -18,6 +19,8 @@ struct LinearBenchCase {
   int64_t cols = 0;  // K
   int64_t m = 1;
   CpuPath path = CpuPath::kScalar;
+  ActivationType x_type = ActivationType::kBF16;  // or kE2M1
+  RowClass row_class = RowClass::kPrompt;
 };
 
 struct LinearBenchResult {
@@ -36,7 +39,14 @@ struct LinearBenchResult {
 // Best rate in GB/s at which the pool reads memory: every thread sums its part of `bytes` bytes.
 Result<double> measure_read_bandwidth(ThreadPool& pool, int64_t bytes = int64_t{256} << 20);
 
-// Random codes, one bf16 row set; runs for about `seconds`. With `cold`, copies of the weight of
+// Best rate in Gop/s (two for each multiply-add) of the products that `path` has for rows of a
+// type, from registers, on all threads.
+double measure_product_rate(CpuPath path, ActivationType x_type, ThreadPool& pool);
+
+// Finite random codes with scales near one; the same for the same arguments.
+StoredMatrix random_weight(const format::WeightFormat& format, int64_t rows, int64_t cols);
+
+// Random codes, one set of rows; runs for about `seconds`. With `cold`, copies of the weight of
 // 96 MB in all (at most 512) are used in turn; otherwise one weight stays in cache if it fits.
 Result<LinearBenchResult> bench_linear(const LinearBenchCase& what, ThreadPool& pool,
                                        double read_gb_per_s, bool cold = true,

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/checked_math.h"
+#include "format/block.h"
 #include "format/dtype.h"
 #include "kernels/linear/cpu/tables.h"
 #include "kernels/linear/emulated.h"
@@ -87,6 +88,40 @@ struct ByteTables {
 const uint8_t* byte_table(format::ElementFormat e) {
   static const ByteTables tables;
   return tables.table[e.exponent_bits][e.mantissa_bits].low;
+}
+
+// For FP4 rows and weights as bytes (cpu/byte_gemm.inc). The codes as 2w + 12, in the order that
+// the layout's look-up has: by code, or by 2 * magnitude + sign; repeated to fill. A row's byte of
+// two codes as two signed bytes, the upper code first, and their sum. Block scales / 4 by byte.
+struct FourBitTables {
+  alignas(64) uint8_t by_code[64];
+  alignas(64) uint8_t by_magnitude[64];
+  uint16_t pair[256];
+  int8_t pair_sum[256];
+  float e4m3[256];
+  float e8m0[256];
+  FourBitTables() {
+    const auto twice = [](uint32_t code) {
+      return static_cast<int>(2.0f * format::decode_element(format::kE2M1, code & 15));
+    };
+    for (uint32_t i = 0; i < 64; ++i) {
+      by_code[i] = static_cast<uint8_t>(twice(i) + 12);
+      by_magnitude[i] = static_cast<uint8_t>(twice((i & 1) << 3 | (i & 15) >> 1) + 12);
+    }
+    for (uint32_t i = 0; i < 256; ++i) {
+      const int low = twice(i);
+      const int high = twice(i >> 4);
+      pair[i] = static_cast<uint16_t>((high & 0xff) | (low & 0xff) << 8);
+      pair_sum[i] = static_cast<int8_t>(low + high);
+      e4m3[i] = 0.25f * format::decode_element(format::kE4M3, i);
+      e8m0[i] = 0.25f * format::decode_e8m0(static_cast<uint8_t>(i));
+    }
+  }
+};
+
+const FourBitTables& four_bit_tables() {
+  static const FourBitTables tables;
+  return tables;
 }
 
 bool uses_tiles(const PackedMatrix& w, ActivationType x_type, RowClass row_class) {
@@ -190,6 +225,59 @@ void convert_rows(const LinearArgs& a, int64_t begin, int64_t end, float* out) {
         for (int64_t i = 0; i < count; ++i) segment[i] = activation_to_float(a, row, k + i);
       }
       for (int64_t i = count; i < kSegment; ++i) segment[i] = 0.0f;
+    }
+  }
+}
+
+// 32-bit words of a ByteRow.
+int64_t byte_row_words(const Kernels& kernels) {
+  return kSegment / kernels.byte_item_depth + 2 * kSegmentGroups;
+}
+
+// One row's part of a segment as a ByteRow: `count` > 0 values of K from codes and scale bytes.
+void fill_byte_row(const uint8_t* codes, const uint8_t* scales, int64_t count, int group,
+                   const float* scale_values, int item_depth, uint32_t* out) {
+  const FourBitTables& tables = four_bit_tables();
+  uint8_t bytes[kSegment / 2] = {};
+  std::memcpy(bytes, codes, static_cast<size_t>(ceil_div<int64_t>(count, 2)));
+  if (count % 2 != 0) bytes[count / 2] &= 0x0f;
+  uint32_t* start = out + kSegment / item_depth;
+  int sums[kSegmentGroups] = {};
+  for (int i = 0; i < kSegment / 4; ++i) {
+    const uint32_t first = tables.pair[bytes[2 * i]];
+    const uint32_t second = tables.pair[bytes[2 * i + 1]];
+    if (item_depth == 4) {
+      out[i] = first | second << 16;
+    } else {
+      out[2 * i] = first * 0x10001u;
+      out[2 * i + 1] = second * 0x10001u;
+    }
+    sums[4 * i / group] += tables.pair_sum[bytes[2 * i]] + tables.pair_sum[bytes[2 * i + 1]];
+  }
+  float scale[kSegmentGroups] = {};
+  for (int64_t g = 0; g * group < count; ++g) scale[g] = scale_values[scales[g]];
+  for (int g = 0; g < kSegmentGroups; ++g) {
+    const auto correction = static_cast<uint32_t>(-12 * sums[g]);
+    start[g] = item_depth == 4 ? correction : (correction & 0xffffu) * 0x10001u;
+  }
+  std::memcpy(start + kSegmentGroups, scale, sizeof(scale));
+}
+
+// Rows [begin, end) as ByteRow [segments][m].
+void fill_byte_rows(const LinearArgs& a, const Kernels& kernels, int64_t begin, int64_t end,
+                    uint32_t* out) {
+  const FourBitTables& tables = four_bit_tables();
+  const int64_t words = byte_row_words(kernels);
+  const int group = a.w->format.group;
+  const float* scale_values =
+      a.w->format.block_scale == format::BlockScale::kE4M3 ? tables.e4m3 : tables.e8m0;
+  for (int64_t row = begin; row < end; ++row) {
+    const uint8_t* codes = static_cast<const uint8_t*>(a.x) + row * a.x_stride;
+    const uint8_t* scales = a.x_scales + row * a.x_scale_stride;
+    for (int64_t k = 0; k < a.w->cols; k += kSegment) {
+      fill_byte_row(codes + k / 2, scales + k / group, std::min<int64_t>(a.w->cols - k, kSegment),
+                    group, scale_values, kernels.byte_item_depth,
+                    out + (k / kSegment * a.m + row) * words);
     }
   }
 }
@@ -310,6 +398,55 @@ void run_vectors(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
   });
 }
 
+void run_bytes(const LinearArgs& a, ThreadPool& pool, std::byte* workspace,
+               const WorkspacePlan& plan, const WideKernels& wide) {
+  const Kernels& kernels = kernels_for(a.w->path, wide);
+  const FourBitTables& tables = four_bit_tables();
+  const int64_t words = a.m * ceil_div<int64_t>(a.w->cols, kSegment) * byte_row_words(kernels);
+  const bool small = words <= kSmallActivations;
+  auto* shared = reinterpret_cast<uint32_t*>(workspace);
+  if (!small) {
+    pool.for_ranges(a.m, 1, [&](int64_t begin, int64_t end, int) {
+      fill_byte_rows(a, kernels, begin, end, shared);
+    });
+  }
+  PanelJob base = base_job(a);
+  // Block scales come as in the other kernels; codes are whole, whatever the layout.
+  base.correction = base.scale_kind == ScaleKind::kE4M3 ? 256.0f : 1.0f;
+  base.params.unsigned_codes =
+      layout_word_bytes(a.w->layout) == 64 ? tables.by_code : tables.by_magnitude;
+  pool.for_ranges(a.w->panels, 1, [&](int64_t begin, int64_t end, int part) {
+    auto* own = reinterpret_cast<float*>(workspace + plan.activations + part * plan.per_thread);
+    PanelJob job = base;
+    job.scratch = own;
+    job.byte_rows = shared;
+    if (small) {
+      auto* x = reinterpret_cast<uint32_t*>(own + kTileScratchFloats);
+      fill_byte_rows(a, kernels, 0, a.m, x);
+      job.byte_rows = x;
+    }
+    job.panel_begin = begin;
+    job.panel_end = end;
+    if (a.m <= kFewRows && kernels.byte_few[a.m - 1] != nullptr) {
+      kernels.byte_few[a.m - 1](job);
+    } else {
+      kernels.byte_rows(job);
+    }
+  });
+}
+
+void check_args(const LinearArgs& a) {
+  SUB8_CHECK(a.y != nullptr && a.y_stride >= a.w->rows);
+  SUB8_CHECK(!a.raw_sums || a.bias == nullptr);
+  if (a.x_type == ActivationType::kE2M1) {
+    SUB8_CHECK(linear_takes_e2m1(*a.w, a.row_class));
+    SUB8_CHECK(a.x != nullptr && a.x_stride >= ceil_div<int64_t>(a.w->cols, 2));
+    SUB8_CHECK(a.x_scales != nullptr && a.x_scale_stride >= a.w->groups);
+    return;
+  }
+  SUB8_CHECK(a.w->cols == 0 || (a.x != nullptr && a.x_stride >= a.w->cols));
+}
+
 }  // namespace
 
 void linear_cpu::run_linear(const LinearArgs& a, ThreadPool& pool, std::span<std::byte> workspace,
@@ -317,13 +454,13 @@ void linear_cpu::run_linear(const LinearArgs& a, ThreadPool& pool, std::span<std
   SUB8_CHECK(a.w != nullptr);
   SUB8_CHECK_GE(a.m, 0);
   if (a.m == 0 || a.w->rows == 0) return;
-  SUB8_CHECK(a.y != nullptr && a.y_stride >= a.w->rows);
-  SUB8_CHECK(!a.raw_sums || a.bias == nullptr);
-  SUB8_CHECK(a.w->cols == 0 || (a.x != nullptr && a.x_stride >= a.w->cols));
+  check_args(a);
   SUB8_CHECK_GE(workspace.size(), linear_workspace_bytes(*a.w, a.m, pool.size()));
   SUB8_CHECK_EQ(reinterpret_cast<uintptr_t>(workspace.data()) % 64, 0u);
   const WorkspacePlan plan = plan_workspace(*a.w, a.m);
-  if (uses_tiles(*a.w, a.x_type, a.row_class)) {
+  if (a.x_type == ActivationType::kE2M1) {
+    run_bytes(a, pool, workspace.data(), plan, wide);
+  } else if (uses_tiles(*a.w, a.x_type, a.row_class)) {
     run_tiles(a, pool, workspace.data(), plan, wide);
   } else {
     run_vectors(a, pool, workspace.data(), plan, wide);
@@ -335,6 +472,14 @@ size_t linear_workspace_bytes(const PackedMatrix& w, int64_t m_max, int threads)
   return plan.activations + static_cast<size_t>(threads) * plan.per_thread;
 }
 
+bool linear_takes_e2m1(const PackedMatrix& w, RowClass row_class) {
+  const format::WeightFormat& f = w.format;
+  const bool nvfp4 = f.block_scale == format::BlockScale::kE4M3 && f.group == format::kNvfp4Block;
+  const bool mxfp4 = f.block_scale == format::BlockScale::kE8M0 && f.group == format::kMxBlock;
+  return !f.dense && f.element == format::kE2M1 && (nvfp4 || mxfp4) && w.cols > 0 &&
+         !uses_tiles(w, ActivationType::kBF16, row_class);
+}
+
 bool linear_available(const PackedMatrix& w) { return cpu_path_available(w.path); }
 
 void linear(const LinearArgs& args, ThreadPool& pool, std::span<std::byte> workspace) {
@@ -342,16 +487,32 @@ void linear(const LinearArgs& args, ThreadPool& pool, std::span<std::byte> works
   linear_cpu::run_linear(args, pool, workspace, kWideKernels);
 }
 
+int64_t linear_peak_loop(CpuPath path, ActivationType x_type, int64_t steps) {
+  SUB8_CHECK(cpu_path_available(path));
+  const Kernels& kernels = kernels_for(path, kWideKernels);
+  const Kernels::Peak& peak =
+      x_type == ActivationType::kE2M1 ? kernels.byte_peak : kernels.item_peak;
+  alignas(64) float out[kPanel] = {};
+  peak.run(steps, out);
+  return peak.multiply_adds;
+}
+
 std::string linear_kernel_id(const PackedMatrix& w, int64_t m, ActivationType x_type,
                              RowClass row_class) {
-  constexpr std::string_view kTypes[] = {"bf16", "f16", "f32"};
+  constexpr std::string_view kTypes[] = {"bf16", "f16", "f32", "e2m1"};
   std::string id =
       "linear_" + w.format.name() + "_" + std::string(kTypes[static_cast<int>(x_type)]) + "_";
   std::replace(id.begin(), id.end(), ':', '-');
   if (uses_tiles(w, x_type, row_class)) return id + "amx_32x32x32";
   const bool wide = w.path == CpuPath::kAvx512 || w.path == CpuPath::kAmx;
   id += std::string(wide ? "avx512" : cpu_path_name(w.path)) + "_";
-  const CodecKernels& codec = codec_kernels(w, x_type, kernels_for(w.path, kWideKernels));
+  const Kernels& kernels = kernels_for(w.path, kWideKernels);
+  if (x_type == ActivationType::kE2M1) {
+    if (m >= 1 && m <= kFewRows && kernels.byte_few[m - 1] != nullptr)
+      return id + std::to_string(m) + "x32";
+    return id + (wide ? "6x32" : w.path == CpuPath::kAvx2 ? "4x32" : "2x32");
+  }
+  const CodecKernels& codec = codec_kernels(w, x_type, kernels);
   if (m >= 1 && m <= kFewRows && codec.few[m - 1] != nullptr) return id + std::to_string(m) + "x32";
   return id + (wide ? "12x32" : "3x32");
 }

@@ -17,7 +17,7 @@
 // group; a last group with fewer than 8 channels is filled up with zeros.
 //
 // A destination takes codes (packed least significant bit first) with scale bytes, or the values
-// q*s without alpha as bf16, which is what the CPU's matrix kernels read.
+// q*s without alpha as bf16, which is what the CPU's matrix kernels for 8-bit rows read.
 #pragma once
 
 #include <cstdint>

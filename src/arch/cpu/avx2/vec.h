@@ -18,6 +18,8 @@ struct Vec {
   static constexpr int kRows = 3;     // 3 x 4 accumulators, 3 broadcasts and 1 weight: 16 registers
   static constexpr int kFewRows = 2;  // M that is multiplied from registers
   static constexpr int kFewPairRows = 0;  // the same for pairs of bf16; 0: none
+  static constexpr int kByteRows = 4;     // 4 x 2 sums of bytes; those of f32 are in memory
+  static constexpr int kFewByteRows = 2;  // as kFewRows, for bytes
   using U = __m256i;
   using F = __m256;
 
@@ -26,6 +28,9 @@ struct Vec {
 
   static SUB8_INLINE U load(const uint8_t* p) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static SUB8_INLINE void store_bytes(uint8_t* p, U a) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p), a);
   }
   static SUB8_INLINE U band(U a, uint16_t mask) { return _mm256_and_si256(a, splat(mask)); }
   static SUB8_INLINE U bor(U a, U b) { return _mm256_or_si256(a, b); }
@@ -64,6 +69,21 @@ struct Vec {
   static SUB8_INLINE F bf16_even(U a) { return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)); }
   static SUB8_INLINE F bf16_odd(U a) {
     return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(-65536)));
+  }
+
+  static SUB8_INLINE U broadcast_item(const uint32_t* p) {
+    return _mm256_set1_epi32(static_cast<int>(*p));
+  }
+  static SUB8_INLINE U dot_bytes(U sums, U w, U x) {
+    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x));
+  }
+  static SUB8_INLINE void sums_to_float(U sums, F* out) {
+    out[0] = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(sums)));
+    out[1] = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(upper(sums)));
+  }
+  static SUB8_INLINE U lookup16(U table, U index) { return _mm256_shuffle_epi8(table, index); }
+  static SUB8_INLINE U mul_high(U a, uint16_t factor) {
+    return _mm256_mulhi_epu16(a, splat(factor));
   }
 
   static SUB8_INLINE F zero() { return _mm256_setzero_ps(); }

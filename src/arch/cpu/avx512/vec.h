@@ -1,4 +1,4 @@
-// AVX-512 (F, BW, DQ, VL, VBMI, BF16) vector primitives; arch/cpu/scalar/vec.h describes the
+// AVX-512 (F, BW, DQ, VL, VBMI, VNNI, BF16) vector primitives; arch/cpu/scalar/vec.h describes the
 // functions. Include only in translation units with those -m flags.
 #pragma once
 
@@ -18,6 +18,8 @@ struct Vec {
   static constexpr int kRows = 12;        // 12 x 2 accumulators of 32 registers
   static constexpr int kFewRows = 1;      // M that is multiplied from registers
   static constexpr int kFewPairRows = 8;  // the same for pairs of bf16; 0: none
+  static constexpr int kByteRows = 6;     // 6 x 2 sums of bytes and as many of f32
+  static constexpr int kFewByteRows = 8;  // as kFewRows, for bytes
   using U = __m512i;
   using F = __m512;
 
@@ -26,6 +28,7 @@ struct Vec {
 
   static SUB8_INLINE U load(const uint8_t* p) { return _mm512_load_si512(p); }
   static SUB8_INLINE U load_unaligned(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static SUB8_INLINE void store_bytes(uint8_t* p, U a) { _mm512_store_si512(p, a); }
   static SUB8_INLINE U band(U a, uint16_t mask) { return _mm512_and_si512(a, splat(mask)); }
   static SUB8_INLINE U bor(U a, U b) { return _mm512_or_si512(a, b); }
   static SUB8_INLINE U bor_masked(U a, U b, uint16_t mask) {
@@ -83,6 +86,14 @@ struct Vec {
   static SUB8_INLINE __m512bh bf16_pairs(F a) {
     return reinterpret_cast<__m512bh>(_mm512_castps_si512(a));
   }
+
+  static SUB8_INLINE U broadcast_item(const uint32_t* p) {
+    return _mm512_set1_epi32(static_cast<int>(*p));
+  }
+  static SUB8_INLINE U dot_bytes(U sums, U w, U x) { return _mm512_dpbusd_epi32(sums, w, x); }
+  static SUB8_INLINE void sums_to_float(U sums, F* out) { *out = _mm512_cvtepi32_ps(sums); }
+  static SUB8_INLINE U zip16_low(U a, U b) { return _mm512_unpacklo_epi16(a, b); }
+  static SUB8_INLINE U zip16_high(U a, U b) { return _mm512_unpackhi_epi16(a, b); }
 
   static SUB8_INLINE F zero() { return _mm512_setzero_ps(); }
   static SUB8_INLINE F broadcast(const float* p) { return _mm512_set1_ps(*p); }

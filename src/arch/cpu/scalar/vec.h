@@ -5,22 +5,32 @@
 // template gives the same bits on each: every float operation is correctly rounded, `fma` rounds
 // once.
 //
-//   U: load (aligned), load_unaligned, band, bor, bor_masked (a | (b & mask)), shl<n>, shr<n>,
-//   shl_by, mul (low 16 bits) U -> F: f16 (lanes of the lower and of the upper half, exact),
-//   lookup_low/lookup_high (table) bytes -> U: widen (one byte per lane) 64-byte policies only, for
-//   pairs of bf16 in 32-bit lanes:
+//   U: load (aligned), load_unaligned, store_bytes (aligned), band, bor, bor_masked (a | (b &
+//   mask)), shl<n>, shr<n>, shl_by, mul (low 16 bits) U -> F: f16 (lanes of the lower and of the
+//   upper half, exact), lookup_low/lookup_high (table) bytes -> U: widen (one byte per lane)
+//   64-byte policies only, for pairs of bf16 in 32-bit lanes:
 //      select(a, b, byte mask): the bits of b where mask has ones, in every byte
 //      lookup(table, index): by byte; 64 or 128 entries in one or two registers, upper bits of the
 //      index ignored. zip_low, zip_high: bytes of two registers interleaved within 16-byte lanes
 //      (a's first), their lower or upper 8. rotate16: both halves of a 32-bit lane change places
 //      dot(w, x, c): fma(w's lower, x's lower, fma(w's upper, x's upper, c)); subnormal operands
 //      and results are taken as zero. lower_bf16, upper_bf16: one half of each lane as f32
+//   For bytes (FP4 codes as whole numbers), w unsigned and at most 24, x signed and at most 12 in
+//   magnitude:
+//      dot_bytes(sums, w, x): adds products of bytes to lanes of kBytes / 16 bytes: four to each
+//      32-bit lane of 64-byte policies, two to each 16-bit lane of 32-byte ones; no lane overflows
+//      within 32 values. broadcast_item: 32 bits to all lanes. sums_to_float(sums, out): the lanes
+//      of dot_bytes in order, into one F of 64-byte policies, two of 32-byte ones
+//      zip16_low, zip16_high (64-byte policies): as zip_low, with 16-bit halves
+//      lookup16(table, index), mul_high (32-byte policies): 16 entries of bytes by an index whose
+//      bit 7 is clear and bits 6..4 are ignored; the upper 16 bits of a product
 //   F: zero, broadcast, load, store, add, mul, fma(a, b, c) = a*b + c, e8m0 (one byte per lane),
 //      bf16_even/bf16_odd (32-bit lanes that hold a pair of bf16: low half, high half)
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #define SUB8_INLINE __attribute__((always_inline)) inline
 
@@ -52,6 +62,8 @@ struct Vec {
   static constexpr int kRows = 3;           // token rows per register block of the panel kernel
   static constexpr int kFewRows = 1;
   static constexpr int kFewPairRows = Bytes == 64 ? 2 : 0;
+  static constexpr int kByteRows = 2;
+  static constexpr int kFewByteRows = 2;
   using U = typename Lanes<Bytes>::U;
   using F = typename Lanes<Bytes>::F;
   using Wide = typename Lanes<Bytes>::Wide;
@@ -66,6 +78,7 @@ struct Vec {
 
   static SUB8_INLINE U load(const uint8_t* p) { return load_as<U>(p); }
   static SUB8_INLINE U load_unaligned(const uint8_t* p) { return load(p); }
+  static SUB8_INLINE void store_bytes(uint8_t* p, U a) { std::memcpy(p, &a, Bytes); }
   static SUB8_INLINE U band(U a, uint16_t mask) { return a & mask; }
   static SUB8_INLINE U bor(U a, U b) { return a | b; }
   static SUB8_INLINE U bor_masked(U a, U b, uint16_t mask) { return a | (b & mask); }
@@ -132,12 +145,13 @@ struct Vec {
     for (uint8_t& byte : at) byte = bytes[byte % (N * Bytes)];
     return load(at);
   }
-  template <int First>
+  template <int First, int Item = 1>
   static SUB8_INLINE U zip(const U& a, const U& b) {
     uint8_t out[Bytes];
     for (int i = 0; i < Bytes; ++i) {
-      const U& from = i % 2 == 0 ? a : b;
-      out[i] = reinterpret_cast<const uint8_t*>(&from)[i / 16 * 16 + First + i % 16 / 2];
+      const U& from = i / Item % 2 == 0 ? a : b;
+      out[i] = reinterpret_cast<const uint8_t*>(
+          &from)[i / 16 * 16 + First + i % 16 / (2 * Item) * Item + i % Item];
     }
     return load(out);
   }
@@ -164,6 +178,52 @@ struct Vec {
       out[i] = product_sum(a << 16, b << 16, upper);
     }
     return out;
+  }
+
+  static SUB8_INLINE U broadcast_item(const uint32_t* p) {
+    return reinterpret_cast<U>(Wide{} + load_as<uint32_t>(p));
+  }
+  static __attribute__((noinline)) U dot_bytes(U sums, U w, U x) {
+    constexpr int kProducts = Bytes / 16;
+    uint8_t a[Bytes];
+    int8_t b[Bytes];
+    std::memcpy(a, &w, Bytes);
+    std::memcpy(b, &x, Bytes);
+    for (int i = 0; i < Bytes / kProducts; ++i) {
+      int32_t sum = 0;
+      for (int j = 0; j < kProducts; ++j) sum += a[i * kProducts + j] * b[i * kProducts + j];
+      using Lane = std::conditional_t<Bytes == 64, uint32_t, uint16_t>;
+      char* at = reinterpret_cast<char*>(&sums) + i * kProducts;
+      Lane lane;
+      std::memcpy(&lane, at, kProducts);
+      lane = static_cast<Lane>(lane + static_cast<uint32_t>(sum));
+      std::memcpy(at, &lane, kProducts);
+    }
+    return sums;
+  }
+  static __attribute__((noinline)) void sums_to_float(U sums, F* out) {
+    for (int i = 0; i < 16; ++i) {
+      if constexpr (Bytes == 64) {
+        out[0][i] = static_cast<float>(static_cast<int32_t>(reinterpret_cast<Wide>(sums)[i]));
+      } else {
+        out[i / kLanes][i % kLanes] = static_cast<float>(static_cast<int16_t>(sums[i]));
+      }
+    }
+  }
+  static SUB8_INLINE U zip16_low(U a, U b) { return zip<0, 2>(a, b); }
+  static SUB8_INLINE U zip16_high(U a, U b) { return zip<8, 2>(a, b); }
+  static __attribute__((noinline)) U lookup16(U table, U index) {
+    uint8_t bytes[Bytes];
+    uint8_t at[Bytes];
+    std::memcpy(bytes, &table, Bytes);
+    std::memcpy(at, &index, Bytes);
+    for (int i = 0; i < Bytes; ++i) at[i] = at[i] >= 128 ? 0 : bytes[i / 16 * 16 + at[i] % 16];
+    return load(at);
+  }
+  static __attribute__((noinline)) U mul_high(U a, uint16_t factor) {
+    for (int i = 0; i < Bytes / 2; ++i)
+      a[i] = static_cast<uint16_t>(static_cast<uint32_t>(a[i]) * factor >> 16);
+    return a;
   }
 
   static SUB8_INLINE F zero() { return F{}; }

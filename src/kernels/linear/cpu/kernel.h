@@ -14,6 +14,8 @@ inline constexpr int kRowBlock = 96;    // token rows at a time: with the panel,
 inline constexpr int kFewRows = 8;      // at most so many rows are multiplied from registers
 inline constexpr int kPrefetch = 1536;  // bytes ahead in the packed stream
 
+inline constexpr int kSegmentGroups = kSegment / 16;  // most block scales of a segment
+
 struct CodeParams {    // for codecs that are not fixed to one element
   int sign_shift = 0;  // canonical code -> f16 image
   int magnitude_shift = 0;
@@ -22,6 +24,8 @@ struct CodeParams {    // for codecs that are not fixed to one element
   // Byte codecs: canonical code -> bf16, 128 lower bytes, then 128 upper ones, repeated to fill;
   // 64-byte aligned. Eight-bit codes: of the magnitude.
   const uint8_t* bytes = nullptr;
+  // Byte kernels (e2m1): what byte_gemm.inc looks up; 64-byte aligned.
+  const uint8_t* unsigned_codes = nullptr;
 };
 
 enum class ScaleKind : uint8_t { kNone, kE4M3, kE8M0 };
@@ -31,6 +35,7 @@ struct PanelJob {
   // Activations as 32-bit items, f32 or pairs of bf16 (value 2*i in the upper half, 2*i+1 in the
   // lower): [segments][m][items of a segment]. Zero from K up to the weights' padded depth.
   const float* x = nullptr;
+  const uint32_t* byte_rows = nullptr;  // byte kernels, in the place of x: [segments][m] ByteRow
   int64_t m = 0;
 
   const uint8_t* data = nullptr;  // of panel 0
@@ -81,6 +86,18 @@ struct Kernels {
   RowsFn pair_rows = nullptr;
   // One row of bf16 values as pairs; count is a multiple of 32.
   void (*to_pairs)(const uint16_t* x, int64_t count, uint16_t* out) = nullptr;
+  // FP4 rows as bytes, for e2m1 weights with block scales over 16 or 32: as `few` and `rows`.
+  void (*byte_few[kFewRows])(const PanelJob& job) = {};
+  void (*byte_rows)(const PanelJob& job) = nullptr;
+  int byte_item_depth = 0;  // values of K in an item, 4 or 2 (byte_gemm.inc)
+  // Loops of products alone (peak.inc): `steps` times that many multiply-adds; out has kPanel
+  // values.
+  struct Peak {
+    void (*run)(int64_t steps, float* out) = nullptr;
+    int multiply_adds = 0;
+  };
+  Peak byte_peak;
+  Peak item_peak;  // of f32 items, or of pairs of bf16 where the ISA has them
 };
 
 // AMX: m rows of bf16 activations, zero-padded to whole 16 x 32 tiles.
