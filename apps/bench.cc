@@ -119,19 +119,15 @@ struct LinearBenchArgs {
   std::string json_path;
 };
 
-Status bench_linear_layers(const LinearBenchArgs& args) {
-  ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
-  SUB8_ASSIGN_OR_RETURN(const CpuPath path, selected_cpu_path());
-  SUB8_ASSIGN_OR_RETURN(const double bandwidth, measure_read_bandwidth(pool));
-  const bool quiet = args.json_path == "-";
-  if (!quiet) {
-    fmt::print("{} ({} threads, {}), read bandwidth {:.1f} GB/s; best of {} s\n",
-               cpu_features().model, pool.size(), cpu_path_name(path), bandwidth, args.seconds);
-    fmt::print("{:<34} {:>16} {:>5} {:>10} {:>7} {:>6} {:>9} {:>9}\n", "kernel", "layer", "M", "us",
-               "GB/s", "of bw", "Gweight/s", "GFLOP/s");
-  }
-  json::array results;
-  bool found = false;
+// A case of `bench linear`.
+struct LinearCase {
+  format::WeightFormat format;
+  LinearShape shape;
+  int64_t m = 0;
+};
+
+Result<std::vector<LinearCase>> linear_cases(const LinearBenchArgs& args) {
+  std::vector<LinearCase> out;
   for (size_t begin = 0; begin <= args.formats.size();) {
     const size_t end = std::min(args.formats.find(',', begin), args.formats.size());
     SUB8_ASSIGN_OR_RETURN(const format::WeightFormat format,
@@ -141,31 +137,57 @@ Status bench_linear_layers(const LinearBenchArgs& args) {
       if (args.shapes != "all" &&
           std::string_view(shape.name).find(args.shapes) == std::string_view::npos)
         continue;
-      found = true;
-      for (const int64_t m : args.rows) {
-        SUB8_RETURN_IF_ERROR(check_interrupt());
-        SUB8_ASSIGN_OR_RETURN(const LinearBenchResult r,
-                              bench_linear({format, shape.rows, shape.cols, m, path}, pool,
-                                           bandwidth, true, args.seconds));
-        if (!quiet) {
-          fmt::print("{:<34} {:>16} {:>5} {:>10.1f} {:>7.1f} {:>5.0f}% {:>9.1f} {:>9.1f}\n",
-                     r.kernel, shape.name, m, 1e6 * r.best_seconds, r.packed_gb_per_s,
-                     100 * r.read_share, r.gweights_per_s, r.gflop_per_s);
-        }
-        results.push_back({{"kernel", r.kernel},
-                           {"layer", shape.name},
-                           {"n", shape.rows},
-                           {"k", shape.cols},
-                           {"m", m},
-                           {"best_us", 1e6 * r.best_seconds},
-                           {"median_us", 1e6 * r.median_seconds},
-                           {"packed_bytes", r.packed_bytes},
-                           {"gb_per_s", r.packed_gb_per_s},
-                           {"read_share", r.read_share}});
-      }
+      for (const int64_t m : args.rows) out.push_back({format, shape, m});
     }
   }
-  if (!found) return invalid_argument(fmt::format("no layer's name contains '{}'", args.shapes));
+  if (out.empty())
+    return invalid_argument(fmt::format("no layer's name contains '{}'", args.shapes));
+  return out;
+}
+
+Status bench_linear_layers(const LinearBenchArgs& args) {
+  SUB8_ASSIGN_OR_RETURN(const std::vector<LinearCase> cases, linear_cases(args));
+  ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
+  SUB8_ASSIGN_OR_RETURN(const CpuPath path, selected_cpu_path());
+  SUB8_ASSIGN_OR_RETURN(const double bandwidth, measure_read_bandwidth(pool));
+  const bool quiet = args.json_path == "-";
+  if (!quiet) {
+    fmt::print("{} ({} threads, {}), read bandwidth {:.1f} GB/s; best of {} s\n",
+               cpu_features().model, pool.size(), cpu_path_name(path), bandwidth, args.seconds);
+    fmt::print("{:<34} {:>16} {:>5} {:>10} {:>7} {:>6} {:>9} {:>9}\n", "kernel", "layer", "M", "us",
+               "GB/s", "of bw", "Gweight/s", "GFLOP/s");
+    std::fflush(stdout);
+  }
+  json::array results;
+  ProgressBar bar("measuring");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const LinearCase& c = cases[i];
+    SUB8_RETURN_IF_ERROR(check_interrupt());
+    bar.update(static_cast<double>(i), static_cast<double>(cases.size()),
+               fmt::format("{} {} M = {}", c.format.name(), c.shape.name, c.m));
+    SUB8_ASSIGN_OR_RETURN(
+        const LinearBenchResult r,
+        bench_linear({c.format, c.shape.rows, c.shape.cols, c.m, path, ActivationType::kBF16,
+                      c.m == 1 ? RowClass::kGenerated : RowClass::kPrompt},
+                     pool, bandwidth, true, args.seconds));
+    bar.clear();
+    if (!quiet) {
+      fmt::print("{:<34} {:>16} {:>5} {:>10.1f} {:>7.1f} {:>5.0f}% {:>9.1f} {:>9.1f}\n", r.kernel,
+                 c.shape.name, c.m, 1e6 * r.best_seconds, r.packed_gb_per_s, 100 * r.read_share,
+                 r.gweights_per_s, r.gflop_per_s);
+      std::fflush(stdout);
+    }
+    results.push_back({{"kernel", r.kernel},
+                       {"layer", c.shape.name},
+                       {"n", c.shape.rows},
+                       {"k", c.shape.cols},
+                       {"m", c.m},
+                       {"best_us", 1e6 * r.best_seconds},
+                       {"median_us", 1e6 * r.median_seconds},
+                       {"packed_bytes", r.packed_bytes},
+                       {"gb_per_s", r.packed_gb_per_s},
+                       {"read_share", r.read_share}});
+  }
   return write_report(args.json_path, {{"schema_version", 1},
                                        {"machine", machine_json(pool.size())},
                                        {"read_bandwidth_bytes_per_s", 1e9 * bandwidth},
@@ -252,13 +274,16 @@ Verb add_bench(CLI::App& app) {
   const Verb engine_verb = add_bench_engine(app, &engine);
   CLI::App* layers = nullptr;
   const Verb layers_verb = add_bench_layers(app, &layers);
+  CLI::App* residue = nullptr;
+  const Verb residue_verb = add_bench_residue(app, &residue);
   CLI::App* serve = nullptr;
   const Verb serve_verb = add_bench_serve(app, &serve);
-  return [model, model_args, linear_args, engine, engine_verb, layers, layers_verb, serve,
-          serve_verb]() -> Status {
+  return [model, model_args, linear_args, engine, engine_verb, layers, layers_verb, residue,
+          residue_verb, serve, serve_verb]() -> Status {
     if (model->parsed()) return bench_model(*model_args);
     if (engine->parsed()) return engine_verb();
     if (layers->parsed()) return layers_verb();
+    if (residue->parsed()) return residue_verb();
     if (serve->parsed()) return serve_verb();
     return bench_linear_layers(*linear_args);
   };

@@ -37,4 +37,7 @@ Verb add_bench_serve(CLI::App& bench, CLI::App** sub_command);
 // `sub8 bench layers`: bench_layers.cc, likewise.
 Verb add_bench_layers(CLI::App& bench, CLI::App** sub_command);
 
+// `sub8 bench residue`: bench_residue.cc, likewise.
+Verb add_bench_residue(CLI::App& bench, CLI::App** sub_command);
+
 }  // namespace sub8::apps

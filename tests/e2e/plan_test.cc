@@ -1,5 +1,7 @@
 // Plans from measuring to the planned model, explanations of kernels, and differences with
 // intervals.
+#include <map>
+
 #include <boost/json.hpp>
 
 #include "program.h"
@@ -179,6 +181,59 @@ TEST_F(Plans, ExplainNamesEveryCandidate) {
       run("explain '" + model("llama-chat") + "' --weights e3m2 --json --no-measure").out);
   const json::value& next = free.at("layers").at(0).at("runner_up");
   EXPECT_EQ(next.is_null(), free.at("path") == "scalar");
+}
+
+// 4-bit activations are multiplied as codes; the same rows as bf16 values are the alternative.
+TEST_F(Plans, ExplainNamesTheKernelOfFourBitActivations) {
+  for (const char* path : {"scalar", ""}) {
+    if (*path != 0) setenv("SUB8_CPU", path, 1);
+    const Outcome got = run("explain '" + model("llama-chat") +
+                            "' --weights mxfp4 --mode plain --batch 2 --no-measure --json");
+    unsetenv("SUB8_CPU");
+    ASSERT_EQ(got.status, 0) << got.err;
+    const json::value report = json::parse(got.out);
+    for (const json::value& layer : report.at("layers").as_array()) {
+      if (layer.at("format") != "mxfp4") continue;
+      EXPECT_SAYS(std::string(layer.at("kernel").as_string()), "linear_mxfp4_e2m1_");
+      const json::value& next = layer.at("candidates").at(1);
+      EXPECT_SAYS(std::string(next.at("kernel").as_string()), "linear_mxfp4_bf16_");
+      EXPECT_EQ(next.at("state"), "slower");
+    }
+  }
+}
+
+TEST_F(Plans, BenchResidueMeasuresEveryForm) {
+  const Outcome got = run(
+      "bench residue --formats nvfp4,mxfp4 --shapes 96x160 --rows 1,3 --prompt-rows 20 --ratios "
+      "0.25,0.5 --seconds 0.01 --json -");
+  ASSERT_EQ(got.status, 0) << got.err;
+  const json::value report = json::parse(got.out);
+  EXPECT_GT(report.at("byte_gop_per_s").to_number<double>(), 0);
+  const json::array& results = report.at("results").as_array();
+  ASSERT_EQ(results.size(), 6u);
+  for (const json::value& result : results) {
+    const bool prompt = result.at("rows") == "prompt";
+    std::map<std::string, const json::value*> forms;
+    for (const json::value& form : result.at("forms").as_array()) {
+      forms[std::string(form.at("form").as_string())] = &form;
+      EXPECT_GT(form.at("best_us").to_number<double>(), 0);
+      EXPECT_GT(form.at("floor_us").to_number<double>(), 0);
+    }
+    EXPECT_TRUE(forms.contains("weight-only") && forms.contains("M-Ext"));
+    EXPECT_EQ(forms.at("plain")->at("over_plain").to_number<double>(), 1.0);
+    EXPECT_EQ(forms.contains("K-Ext 0.25"), prompt);
+    if (!prompt) continue;
+    // 20 masks besides: 20 bytes of 96 * (80 + 10) or (80 + 5).
+    const double growth = forms.at("K-Ext 0.5")->at("storage_growth").to_number<double>();
+    EXPECT_GT(growth, 0.5);
+    EXPECT_LT(growth, 0.52);
+  }
+  EXPECT_EQ(run("bench residue --formats e3m2 --shapes 96x160").status, 2);
+  EXPECT_EQ(run("bench residue --ratios 0.3 --prompt-rows 2 --rows 1 --shapes 96x160 "
+                "--seconds 0.01")
+                .status,
+            2);
+  EXPECT_SAYS(run("bench residue --shapes 96x").err, "neither NxK");
 }
 
 TEST_F(Plans, ReportsNameTheirBaseline) {
