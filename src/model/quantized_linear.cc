@@ -64,6 +64,7 @@ void run_chunk(const QuantizedLinearArgs& a, QuantizedLinearBuffers& buffers, Th
   const auto layout =
       a.how.ratio == 1 ? kernels::QuantizedLayout::kRowPair : kernels::QuantizedLayout::kRows;
   kernels::QuantizeActArgs q;
+  q.path = w.path;
   q.rule.format = a.how.format;
   q.rule.mx_rule = a.mx_rule;
   if (a.input_scale && a.how.format == format::ActivationFormat::kNvfp4) {

@@ -197,7 +197,8 @@ Result<std::vector<float>> multiply_quantized(const PackedMatrix& w, const Linea
 }
 
 // Block scales of NVFP4 activations and of their residue.
-void count_activation_scales(const LinearInput& in, ThreadPool& pool, OperatorReport& report) {
+void count_activation_scales(const LinearInput& in, CpuPath path, ThreadPool& pool,
+                             OperatorReport& report) {
   const int64_t groups = (in.cols + format::kNvfp4Block - 1) / format::kNvfp4Block;
   std::vector<uint8_t> codes(static_cast<size_t>(2 * in.rows * ((in.cols + 1) / 2)));
   std::vector<uint8_t> base(static_cast<size_t>(in.rows * groups));
@@ -205,6 +206,7 @@ void count_activation_scales(const LinearInput& in, ThreadPool& pool, OperatorRe
   std::vector<float> alpha(static_cast<size_t>(in.rows));
   std::vector<std::byte> workspace(kernels::quantize_act_workspace_bytes(in.cols, pool.size()));
   kernels::QuantizeActArgs args;
+  args.path = path;
   args.x = in.x.data();
   args.x_stride = args.k = in.cols;
   args.m = in.rows;
@@ -261,7 +263,7 @@ Status measure_linear(const LinearInput& in, const checkpoint::WeightSource& exa
     SUB8_ASSIGN_OR_RETURN(reference,
                           multiply(w.matrix, x.data(), ActivationType::kF32, in.rows, pool));
   }
-  count_activation_scales(in, pool, report);
+  count_activation_scales(in, path, pool, report);
   const auto add = [&](const std::string& name, std::span<const float> y) {
     OperatorError& entry = variant(report.linear, name);
     entry.layers.push_back(in.name);

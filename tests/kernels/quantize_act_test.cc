@@ -2,6 +2,7 @@
 // every tail.
 #include "kernels/quantize_act/quantize_act.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -198,8 +199,9 @@ void expect_row(ActivationFormat f, const Destination& got, int64_t row, const R
   ASSERT_EQ(got.values[row * (got.cols + 1) + got.cols], 0x7fc1) << where;
 }
 
-// Runs into codes and into values.
-void run(QuantizeActArgs args, Destination& out, Destination* second, std::vector<float>& alpha) {
+// Runs into codes and into values, on one path.
+void run_path(QuantizeActArgs args, Destination& out, Destination* second,
+              std::vector<float>& alpha) {
   ThreadPool pool(3);
   std::vector<std::byte> work(quantize_act_workspace_bytes(args.k, pool.size()));
   alpha.assign(args.m, NAN);
@@ -210,6 +212,30 @@ void run(QuantizeActArgs args, Destination& out, Destination* second, std::vecto
   args.out = out.value_rows();
   if (second != nullptr) args.second = second->value_rows();
   quantize_act(args, pool, work);
+}
+
+// The same on every path of this machine: all write the same bytes. (The scalar one's are left.)
+void run(QuantizeActArgs args, Destination& out, Destination* second, std::vector<float>& alpha) {
+  std::vector<CpuPath> paths = available_cpu_paths();
+  std::reverse(paths.begin(), paths.end());
+  std::vector<std::vector<uint8_t>> bytes;
+  std::vector<std::vector<uint16_t>> values;
+  for (const CpuPath path : paths) {
+    args.path = path;
+    run_path(args, out, second, alpha);
+    for (const Destination* d :
+         {static_cast<const Destination*>(&out), static_cast<const Destination*>(second)}) {
+      if (d == nullptr) continue;
+      bytes.push_back(d->codes);
+      bytes.push_back(d->scales);
+      values.push_back(d->values);
+    }
+  }
+  const size_t each = bytes.size() / paths.size();
+  for (size_t i = each; i < bytes.size(); ++i)
+    ASSERT_EQ(bytes[i], bytes[i % each]) << cpu_path_name(paths[i / each]);
+  for (size_t i = each / 2; i < values.size(); ++i)
+    ASSERT_EQ(values[i], values[i % (each / 2)]) << cpu_path_name(paths[i / (each / 2)]);
 }
 
 std::vector<float> residue_of(const std::vector<float>& x, const Row& base) {
@@ -263,6 +289,57 @@ TEST(QuantizeAct, EveryLayoutEqualsThePlainProgram) {
             }
           }
         }
+      }
+    }
+  }
+}
+
+// Bits drawn at random, rules and alphas of every kind, against format/activation.h block by block.
+TEST(QuantizeAct, EveryPathEqualsTheFormatsBlocks) {
+  std::mt19937 random(5);
+  const int64_t k = 200;
+  for (int round = 0; round < 400; ++round) {
+    const bool nvfp4 = round % 2 == 0;
+    QuantizeActArgs args;
+    args.rule.format = nvfp4 ? ActivationFormat::kNvfp4 : ActivationFormat::kMxfp4;
+    args.rule.mx_rule = static_cast<format::MxRule>(round / 2 % 3);
+    if (round % 5 == 0) {  // down to alphas whose divisors are subnormal, up to saturated scales
+      args.rule.alpha_source = AlphaSource::kStatic;
+      args.rule.static_alpha = std::ldexp(1.0f + static_cast<float>(random() % 100) / 100,
+                                          static_cast<int>(random() % 260) - 140);
+    }
+    std::vector<uint16_t> x(k);
+    for (uint16_t& bits : x) {
+      bits = static_cast<uint16_t>(random());
+      if (round % 3 != 0)  // near each other, so that codes of all sizes occur
+        bits = static_cast<uint16_t>((bits & 0x83ffu) + 0x3c00u + (round % 7 == 0 ? 0x3800u : 0u));
+      if ((bits & 0x7f80u) >= 0x7e80u) bits = 0;  // finite, below 2^127
+    }
+    args.x = x.data();
+    args.x_stride = args.k = k;
+    args.m = 1;
+    args.layout = QuantizedLayout::kRowPair;
+    args.residue = true;
+    Destination out(args.rule.format, 2, k);
+    std::vector<float> alpha;
+    run(args, out, nullptr, alpha);
+    std::vector<float> row;
+    for (const uint16_t bits : x) row.push_back(format::bf16_to_float(bits));
+    const int block = format::activation_block(args.rule.format);
+    for (int64_t begin = 0, b = 0; begin < k; begin += block, ++b) {
+      const int64_t count = std::min<int64_t>(block, k - begin);
+      for (int64_t r = 0; r < 2; ++r) {  // the base, then its residue
+        uint8_t codes[32] = {};
+        const uint8_t scale = format::quantize_activation_block(
+            args.rule.format, args.rule.mx_rule, &row[begin], count, alpha[0], codes);
+        ASSERT_EQ(out.scales[r * out.scale_stride + b], scale) << "round " << round;
+        for (int64_t i = 0; i < count; ++i) {
+          const uint8_t pair = out.codes[r * out.code_stride + (begin + i) / 2];
+          ASSERT_EQ(pair >> ((begin + i) % 2 * 4) & 15, codes[i])
+              << "round " << round << " row " << r << " element " << begin + i;
+        }
+        format::residue_block(args.rule.format, &row[begin], codes, count, scale, alpha[0],
+                              &row[begin]);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include "base/checked_math.h"
 #include "format/bits.h"
 #include "format/dtype.h"
+#include "kernels/quantize_act/kernels.h"
 
 namespace sub8::kernels {
 namespace {
@@ -60,6 +61,25 @@ float row_amax(const uint16_t* x, int64_t k) {
   return format::bf16_to_float(static_cast<uint16_t>(best));
 }
 
+bool is_fp4(ActivationFormat f) { return format::activation_element(f) == format::kE2M1; }
+
+// FP4: codes and scale bytes of x[0..count), which has room for whole blocks; `residue`: x becomes
+// its residue.
+void quantize_fp4(const Fp4Kernels& kernels, const ActivationRule& rule, float* x, int64_t count,
+                  float alpha, bool residue, uint8_t* codes, uint8_t* scales) {
+  const int64_t block = block_of(rule.format, 1);
+  const int64_t blocks = ceil_div<int64_t>(count, block);
+  std::fill(x + count, x + blocks * block, 0.0f);
+  float* out = residue ? x : nullptr;
+  if (rule.format == ActivationFormat::kNvfp4) {
+    kernels.nvfp4(x, blocks, alpha, codes, scales, out);
+    return;
+  }
+  const uint32_t round_bits =
+      rule.mx_rule == format::MxRule::kEven ? 1u << (22 - format::kE2M1.mantissa_bits) : 0u;
+  kernels.mxfp4(x, blocks, round_bits, rule.mx_rule == format::MxRule::kCeil, codes, scales, out);
+}
+
 // Codes and scale bytes of x[0..count).
 void quantize(const ActivationRule& rule, const float* x, int64_t count, float alpha,
               uint8_t* codes, uint8_t* scales) {
@@ -94,8 +114,8 @@ int64_t select(const float* x, int64_t k, std::span<const uint8_t> masks, float*
 }
 
 // Writes `count` elements at column `column` of row `row`.
-void emit(const QuantizedRows& out, ActivationFormat f, int64_t row, int64_t column, int64_t count,
-          const uint8_t* codes, const uint8_t* scales) {
+void emit(const Fp4Kernels& kernels, const QuantizedRows& out, ActivationFormat f, int64_t row,
+          int64_t column, int64_t count, const uint8_t* codes, const uint8_t* scales) {
   const format::ElementFormat e = format::activation_element(f);
   const int64_t block = block_of(f, count);
   if (out.values != nullptr) {
@@ -109,53 +129,65 @@ void emit(const QuantizedRows& out, ActivationFormat f, int64_t row, int64_t col
     return;
   }
   // Extensions begin at whole blocks, so at whole bytes.
-  format::pack_codes(codes, count, e.bits(),
-                     out.codes + row * out.code_stride + column * e.bits() / 8);
+  uint8_t* packed = out.codes + row * out.code_stride + column * e.bits() / 8;
+  const int64_t even = is_fp4(f) ? count / 2 * 2 : 0;
+  if (even > 0) kernels.pack(codes, even, packed);
+  format::pack_codes(codes + even, count - even, e.bits(), packed + even / 2);
   if (format::activation_block(f) == 0) return;
   std::memcpy(out.scales + row * out.scale_stride + column / block, scales,
               static_cast<size_t>(ceil_div<int64_t>(count, block)));
 }
 
-void emit_zeros(const QuantizedRows& out, ActivationFormat f, int64_t row, int64_t column,
-                int64_t count, const RowScratch& scratch) {
+void emit_zeros(const Fp4Kernels& kernels, const QuantizedRows& out, ActivationFormat f,
+                int64_t row, int64_t column, int64_t count, const RowScratch& scratch) {
   if (count <= 0) return;
   std::memset(scratch.codes, 0, static_cast<size_t>(count));
   std::memset(scratch.scales, 0, static_cast<size_t>(count));
-  emit(out, f, row, column, count, scratch.codes, scratch.scales);
+  emit(kernels, out, f, row, column, count, scratch.codes, scratch.scales);
 }
 
-void quantize_one(const QuantizeActArgs& a, int64_t i, float alpha, const RowScratch& s) {
+void quantize_one(const QuantizeActArgs& a, const Fp4Kernels& kernels, int64_t i, float alpha,
+                  const RowScratch& s) {
   const ActivationFormat f = a.rule.format;
+  const bool fp4 = is_fp4(f);
   const uint16_t* in = a.x + i * a.x_stride;
-  for (int64_t j = 0; j < a.k; ++j) s.x[j] = format::bf16_to_float(in[j]);
-  quantize(a.rule, s.x, a.k, alpha, s.codes, s.scales);
+  kernels.widen(in, a.k, s.x);
+  if (fp4) {
+    quantize_fp4(kernels, a.rule, s.x, a.k, alpha, a.residue, s.codes, s.scales);
+  } else {
+    quantize(a.rule, s.x, a.k, alpha, s.codes, s.scales);
+  }
   const RowPlace at = place(a.layout, i);
   a.alpha[i] = alpha;
   if (!a.residue) {
-    emit(a.out, f, at.base, 0, a.k, s.codes, s.scales);
+    emit(kernels, a.out, f, at.base, 0, a.k, s.codes, s.scales);
     return;
   }
-  to_residue(f, s.x, a.k, alpha, s.codes, s.scales);
+  if (!fp4) to_residue(f, s.x, a.k, alpha, s.codes, s.scales);
   // The base row is padded to whole blocks where something follows it.
   int64_t base = a.k;
   if (a.layout == QuantizedLayout::kKExtended) {
     base = round_up<int64_t>(a.k, block_of(f, 1));
     std::memset(s.codes + a.k, 0, static_cast<size_t>(base - a.k));
   }
-  emit(a.out, f, at.base, 0, base, s.codes, s.scales);
-  const float* residue = s.x;
+  emit(kernels, a.out, f, at.base, 0, base, s.codes, s.scales);
+  float* residue = s.x;
   int64_t count = a.k;
   if (!a.selected.empty()) {
     count = select(s.x, a.k, a.selected, s.selected);
     residue = s.selected;
   }
-  quantize(a.rule, residue, count, alpha, s.codes, s.scales);
-  if (a.layout == QuantizedLayout::kRows) {
-    emit(a.second, f, i, 0, count, s.codes, s.scales);
-  } else if (a.layout == QuantizedLayout::kKExtended) {
-    emit(a.out, f, i, base, count, s.codes, s.scales);
+  if (fp4) {
+    quantize_fp4(kernels, a.rule, residue, count, alpha, false, s.codes, s.scales);
   } else {
-    emit(a.out, f, at.residue, 0, count, s.codes, s.scales);
+    quantize(a.rule, residue, count, alpha, s.codes, s.scales);
+  }
+  if (a.layout == QuantizedLayout::kRows) {
+    emit(kernels, a.second, f, i, 0, count, s.codes, s.scales);
+  } else if (a.layout == QuantizedLayout::kKExtended) {
+    emit(kernels, a.out, f, i, base, count, s.codes, s.scales);
+  } else {
+    emit(kernels, a.out, f, at.residue, 0, count, s.codes, s.scales);
   }
 }
 
@@ -198,6 +230,8 @@ void quantize_act(const QuantizeActArgs& a, ThreadPool& pool, std::span<std::byt
   for (const uint8_t mask : a.selected)
     SUB8_CHECK_EQ(std::popcount(mask), std::popcount(a.selected[0]));
   SUB8_CHECK_GE(workspace.size(), quantize_act_workspace_bytes(a.k, pool.size()));
+  SUB8_CHECK(cpu_path_available(a.path));
+  const Fp4Kernels& kernels = SUB8_PICK_KERNELS(a.path, kFp4);
   float shared = a.rule.static_alpha;
   if (a.rule.alpha_source == AlphaSource::kTensor) {
     float amax = 0;
@@ -213,15 +247,15 @@ void quantize_act(const QuantizeActArgs& a, ThreadPool& pool, std::span<std::byt
       } else if (a.rule.alpha_source == AlphaSource::kRow) {
         alpha = format::activation_alpha(a.rule.format, row_amax(a.x + i * a.x_stride, a.k));
       }
-      quantize_one(a, i, alpha, scratch);
+      quantize_one(a, kernels, i, alpha, scratch);
     }
   });
   if (a.layout == QuantizedLayout::kTile8) {
     const RowScratch scratch = scratch_of(workspace, a.k, 0);
     for (int64_t i = a.m; i < round_up<int64_t>(a.m, 8); ++i) {
       const RowPlace at = place(a.layout, i);
-      emit_zeros(a.out, a.rule.format, at.base, 0, a.k, scratch);
-      emit_zeros(a.out, a.rule.format, at.residue, 0, a.k, scratch);
+      emit_zeros(kernels, a.out, a.rule.format, at.base, 0, a.k, scratch);
+      emit_zeros(kernels, a.out, a.rule.format, at.residue, 0, a.k, scratch);
     }
   }
 }

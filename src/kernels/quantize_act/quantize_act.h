@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "format/activation.h"
 
@@ -55,6 +56,7 @@ struct QuantizedRows {
 };
 
 struct QuantizeActArgs {
+  CpuPath path = CpuPath::kScalar;  // available here; every path writes the same bytes
   ActivationRule rule;
   const uint16_t* x = nullptr;  // bf16 [m][x_stride], finite
   int64_t x_stride = 0;
