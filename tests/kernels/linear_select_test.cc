@@ -31,6 +31,10 @@ const std::vector<KernelEntry>& tiles() {
                                                 tile(kWgmma, 64, 256, 2, 1, 1, 4),
                                                 tile(MainLoop::kSliced, 8, 32, 16, 1, 2, 16),
                                                 tile(MainLoop::kSliced, 8, 64, 8, 1, 2, 16),
+                                                tile(kWgmma, 32, 64, 4, 1, 1, 4),
+                                                tile(kWgmma, 64, 64, 4, 1, 1, 4),
+                                                tile(kWgmma, 64, 128, 4, 1, 1, 4),
+                                                tile(kWgmma, 128, 64, 2, 2, 1, 2),
                                                 tile(kWgmma, 128, 256, 1, 2, 1, 2),
                                                 tile(kWgmma, 256, 128, 1, 2, 1, 2)};
   return list;
@@ -104,6 +108,18 @@ TEST(LinearSelect, MoreRowsTakeLargerTiles) {
       EXPECT_LE(found[i - 1].estimate_us, found[i].estimate_us);
   }
   EXPECT_EQ(last, 256);
+}
+
+// Tiles of 256 rows of a small layer would leave more time to the exchange of sums than to the
+// work.
+TEST(LinearSelect, SmallLayersTakeFewerRowsOfW) {
+  const auto rows_of = [](int64_t n, int64_t k, int64_t m) {
+    return candidates(layout_of("e3m2", n, k), m, kCard, {}, nullptr)[0].entry.rows;
+  };
+  EXPECT_EQ(rows_of(4096, 4096, 64), 64);
+  EXPECT_EQ(rows_of(8192, 8192, 128), 64);
+  EXPECT_EQ(rows_of(28672, 8192, 64), pack::kTileRows);
+  EXPECT_EQ(rows_of(28672, 8192, 128), pack::kTileRows);
 }
 
 TEST(LinearSelect, ByteKernelsServeByteLayoutsOnly) {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/linear/cuda/byte_kernel.cuh"
-#include "kernels/linear/cuda/entry.h"
+#include "kernels/linear/cuda/entry.cuh"
 
 namespace sub8::kernels::linear {
 namespace {
@@ -11,22 +11,8 @@ namespace {
 template <class CodecType, ByteShape Shape>
 KernelEntry entry(const char* name) {
   using P = BytePolicy<CodecType, Shape>;
-  return {.codec = name,
-          .element = P::Codec::kElement,
-          .operand = pack::Operand::kE4M3,
-          .groups = P::Codec::kGroups,
-          .loop = MainLoop::kByteWarpgroup,
-          .tokens = P::kTokens,
-          .rows = P::kPieces * pack::kPieceRows,
-          .units = P::kUnits,
-          .cluster = P::kCluster,
-          .ctas_per_sm = P::kCtasPerSm,
-          .residents = P::kResidents,
-          .teams = P::kTeams,
-          .threads = P::kThreads,
-          .x_bytes = P::kXBytes,
-          .reduce_bytes = 0,
-          .kernel = reinterpret_cast<const void*>(&byte_kernel<P>)};
+  return make_entry<P>(name, MainLoop::kByteWarpgroup,
+                       reinterpret_cast<const void*>(&byte_kernel<P>));
 }
 
 template <ElementFormat Element, GroupKind Groups>
@@ -42,11 +28,6 @@ KernelEntryList all(const char* name) {
   };
   return {entries.data(), static_cast<int>(entries.size())};
 }
-
-#define SUB8_PASTE_(a, b) a##b
-#define SUB8_PASTE(a, b) SUB8_PASTE_(a, b)
-#define SUB8_STRING_(x) #x
-#define SUB8_STRING(x) SUB8_STRING_(x)
 
 }  // namespace
 

@@ -11,9 +11,8 @@
 
 #include "arch/cuda/sm90a/atom.cuh"
 #include "kernels/linear/cuda/byte_codec.cuh"
-#include "kernels/linear/cuda/epilogue.cuh"
+#include "kernels/linear/cuda/finish.cuh"
 #include "kernels/linear/cuda/ring.cuh"
-#include "kernels/linear/cuda/split_k.cuh"
 
 namespace sub8::kernels::linear {
 
@@ -44,8 +43,11 @@ struct BytePolicy {
   // Of a whole tile: the map is that of one instruction of kTokens.
   static constexpr int kAccumulators = kTokens / 2;
   static constexpr int kPieces = kWarpgroups * kRowBlocks;
+  static constexpr int kRows = kPieces * pack::kPieceRows;
+  static constexpr uint32_t kBesideBytes = 0;
   using Weights = SlotWeights<kPieces, kUnits>;
   static constexpr int kTeams = kWarpgroups;
+  static constexpr int kSlices = 1;
   static constexpr int kConsumerThreads = kWarpgroups * 128;
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
@@ -80,7 +82,7 @@ struct ByteConsumer {
   typename Codec::Loaded q;
   uint32_t a[P::kSets][4][4];
   float part[P::kParts][Mma::kAccumulators];
-  float sum[P::kRowBlocks][P::kAccumulators];
+  float sum[P::kRowBlocks][P::kTokens / 2];
 
   __device__ ByteConsumer(const RingParams& params, const Ring& r, uint32_t cta_rank)
       : p(params), ring(r), rank(cta_rank), t(static_cast<int>(threadIdx.x) % 128) {
@@ -93,21 +95,9 @@ struct ByteConsumer {
     b_at = ptx::opaque(ptx::b_descriptor_low(ring.slots));
   }
 
-  // The 16 rows of a warp in row block `block`, counted within the cluster's tile.
-  __device__ static int row16(uint32_t cta_rank, int block) {
-    const int warp = ptx::thread_index() / 32;
-    return 4 * (static_cast<int>(cta_rank) * P::kPieces + warp / 4 * P::kRowBlocks + block) +
-           warp % 4;
-  }
-  // This lane's first output channel of them; the other is 8 further.
-  __device__ static int32_t first_channel(int32_t row_tile, uint32_t cta_rank, int block) {
-    return (row_tile * P::kCluster * P::kPieces * 4 + row16(cta_rank, block)) * 16 +
-           ptx::thread_index() % 32 / 4;
-  }
-
   __device__ void release(uint32_t slot) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) {
+    if (ptx::elect_one()) {
       ptx::mbarrier_arrive(ring.empty_bar(slot));
       if constexpr (P::kCluster > 1) ptx::mbarrier_arrive_remote(ring.empty_bar(slot), rank ^ 1);
     }
@@ -253,29 +243,6 @@ struct ByteConsumer {
   }
 };
 
-// Stores a contribution to a tile, or completes the tile and writes it.
-template <class P>
-__device__ void finish_bytes(const RingParams& p, const Ring& ring, const Segment& seg, int worker,
-                             uint32_t rank, float (&sum)[P::kRowBlocks][P::kAccumulators]) {
-  constexpr int kRows16 = P::kCluster * P::kPieces * 4;
-#pragma unroll
-  for (int b = 0; b < P::kRowBlocks; ++b) {
-    const int row16 = ByteConsumer<P>::row16(rank, b);
-    if (seg.k_begin > 0) {
-      store_sums(p, worker, row16, kRows16, sum[b]);
-      continue;
-    }
-    const int32_t n = ByteConsumer<P>::first_channel(seg.row_tile, rank, b);
-    const Channel channels[2] = {make_channel(p, n), make_channel(p, n + 8)};
-    if (seg.k_end < p.k_stages) add_sums(p, seg, worker, row16, kRows16, sum[b]);
-    write_tile<P::kTokens>(p, channels, seg.token_tile * P::kTokens, sum[b]);
-  }
-  if (seg.k_begin > 0) {
-    __syncwarp();
-    if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
-  }
-}
-
 template <class P>
 __device__ void consume_bytes(const RingParams& p, const Ring& ring, int worker, uint32_t rank) {
   using Codec = typename P::Codec;
@@ -287,7 +254,7 @@ __device__ void consume_bytes(const RingParams& p, const Ring& ring, int worker,
     const int count = seg.k_end - seg.k_begin;
 #pragma unroll
     for (int b = 0; b < P::kRowBlocks; ++b)
-      prefetch_channel(p, ByteConsumer<P>::first_channel(seg.row_tile, rank, b));
+      prefetch_channel(p, first_channel<P>(seg.row_tile, rank, b));
     c.clear();
     ptx::mbarrier_wait(ring.full_bar(c.cursor.slot), c.cursor.phase);
     c.load(c.cursor.slot, 0);
@@ -306,7 +273,8 @@ __device__ void consume_bytes(const RingParams& p, const Ring& ring, int worker,
         c.run_scaled(count);
       }
     }
-    finish_bytes<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, rank, c.sum);
+    finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, rank,
+                      c.sum);
     position += count;
   }
 }

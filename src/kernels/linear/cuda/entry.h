@@ -27,7 +27,7 @@ struct KernelEntry {
   int teams;        // consumer warps or warpgroups
   int threads;
   uint32_t x_bytes;       // of activations per ring slot
-  uint32_t reduce_bytes;  // of sums that warps exchange, beside the ring
+  uint32_t beside_bytes;  // of sums that warps exchange in shared memory, beside the ring
   const void* kernel;     // void (RingParams); kSliced: void (SlicedParams)
 };
 

@@ -29,7 +29,7 @@ struct FragmentPolicy {
   static constexpr int kRowTiles = RowTiles;  // tiles of 16 rows per warp
   static constexpr int kPieces = kWarps * kRowTiles / 4;
   static constexpr int kRows = kPieces * pack::kPieceRows;
-  static constexpr uint32_t kReduceBytes = 0;
+  static constexpr uint32_t kBesideBytes = 0;
   static constexpr int kUnits = 2;  // of 64 k per stage
   using Weights = SlotWeights<kPieces, kUnits>;
   static constexpr int kTeams = kWarps;

@@ -2,7 +2,7 @@
 // name.
 #include <vector>
 
-#include "kernels/linear/cuda/entry.h"
+#include "kernels/linear/cuda/entry.cuh"
 #include "kernels/linear/cuda/fragment_kernel.cuh"
 #include "kernels/linear/cuda/sliced_kernel.cuh"
 #include "kernels/linear/cuda/warpgroup_kernel.cuh"
@@ -10,42 +10,24 @@
 namespace sub8::kernels::linear {
 namespace {
 
-template <class P>
-KernelEntry entry(const char* name, MainLoop loop, const void* kernel) {
-  return {.codec = name,
-          .element = P::Codec::kElement,
-          .operand = P::Codec::kType == Half::kF16 ? pack::Operand::kF16 : pack::Operand::kBF16,
-          .groups = P::Codec::kGroups,
-          .loop = loop,
-          .tokens = P::kTokens,
-          .rows = P::kRows,
-          .units = P::kUnits,
-          .cluster = P::kCluster,
-          .ctas_per_sm = P::kCtasPerSm,
-          .residents = P::kResidents,
-          .teams = P::kTeams,
-          .threads = P::kThreads,
-          .x_bytes = P::kXBytes,
-          .reduce_bytes = P::kReduceBytes,
-          .kernel = kernel};
-}
-
 template <class CodecType, int Tokens, int Warps, int RowTiles, int Residents>
 KernelEntry fragment(const char* name) {
   using P = FragmentPolicy<CodecType, Tokens, Warps, RowTiles, Residents>;
-  return entry<P>(name, MainLoop::kFragment, reinterpret_cast<const void*>(&fragment_kernel<P>));
+  return make_entry<P>(name, MainLoop::kFragment,
+                       reinterpret_cast<const void*>(&fragment_kernel<P>));
 }
 
 template <class CodecType, int Tokens, int Rows, int Units, int Residents>
 KernelEntry sliced(const char* name) {
   using P = SlicedPolicy<CodecType, Tokens, Rows, Units, Residents>;
-  return entry<P>(name, MainLoop::kSliced, reinterpret_cast<const void*>(&sliced_kernel<P>));
+  return make_entry<P>(name, MainLoop::kSliced, reinterpret_cast<const void*>(&sliced_kernel<P>));
 }
 
 template <class CodecType, WarpgroupShape Shape>
 KernelEntry warpgroup(const char* name) {
   using P = WarpgroupPolicy<CodecType, Shape>;
-  return entry<P>(name, MainLoop::kWarpgroup, reinterpret_cast<const void*>(&warpgroup_kernel<P>));
+  return make_entry<P>(name, MainLoop::kWarpgroup,
+                       reinterpret_cast<const void*>(&warpgroup_kernel<P>));
 }
 
 template <ElementFormat Element, GroupKind Groups, Half Type>
@@ -61,12 +43,19 @@ void add_entries(const char* name, std::vector<KernelEntry>* out) {
   out->push_back(sliced<C, 8, 64, 8, 2>(name));
   out->push_back(sliced<C, 16, 32, 8, 2>(name));
   out->push_back(sliced<C, 16, 64, 8, 2>(name));
-  out->push_back(warpgroup<C, WarpgroupShape{16, 1, 4, 1, 2, 4}>(name));
-  out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 2, 4}>(name));
-  out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 2, 4}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{16, 1, 4, 1, 2, 4, 2, 1}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 2, 4, 2, 1}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 2, 4, 2, 1}>(name));
   // Pairs of CTAs share the activations.
-  out->push_back(warpgroup<C, WarpgroupShape{128, 2, 2, 2, 1, 4}>(name));
-  out->push_back(warpgroup<C, WarpgroupShape{256, 2, 2, 1, 1, 2}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{128, 2, 2, 2, 1, 4, 2, 1}>(name));
+  out->push_back(warpgroup<C, WarpgroupShape{256, 2, 2, 1, 1, 2, 2, 1}>(name));
+  if constexpr (!C::kDense) {
+    // Small layers: fewer rows of W, K divided among warpgroups, so that CTAs exchange less.
+    out->push_back(warpgroup<C, WarpgroupShape{32, 1, 4, 1, 4, 4, 1, 4}>(name));
+    out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 4, 4, 1, 4}>(name));
+    out->push_back(warpgroup<C, WarpgroupShape{64, 1, 4, 1, 4, 4, 2, 2}>(name));
+    out->push_back(warpgroup<C, WarpgroupShape{128, 2, 2, 1, 2, 4, 1, 2}>(name));
+  }
 }
 
 template <ElementFormat Element, GroupKind Groups>
@@ -81,11 +70,6 @@ KernelEntryList all(const char* name) {
   }();
   return {entries.data(), static_cast<int>(entries.size())};
 }
-
-#define SUB8_PASTE_(a, b) a##b
-#define SUB8_PASTE(a, b) SUB8_PASTE_(a, b)
-#define SUB8_STRING_(x) #x
-#define SUB8_STRING(x) SUB8_STRING_(x)
 
 }  // namespace
 

@@ -257,7 +257,7 @@ void set_scale_decode(kl::RingParams& p, const pack::CudaLinearLayout& layout) {
 // `argument`: the kernel's parameters, which hold `p`.
 Status launch(const kl::KernelEntry& e, const kl::RingParams& p, int grid, void* argument,
               const Device& device, bool early, cudaStream_t stream) {
-  const uint32_t shared = kl::kRingOverhead + round_up<uint32_t>(e.reduce_bytes, 1024) +
+  const uint32_t shared = kl::kRingOverhead + round_up<uint32_t>(e.beside_bytes, 1024) +
                           p.stages * kl::ring_slot_size(e, p.piece_bytes, p.m);
   cudaError_t r = cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        static_cast<int>(device.shared_bytes));

@@ -63,6 +63,7 @@ template <int Pieces, int Units>
 struct SlotWeights {
   static constexpr int kChunk = Pieces < pack::kPiecesPerTile ? Pieces : pack::kPiecesPerTile;
   static constexpr bool kWhole = kChunk == pack::kPiecesPerTile;
+  static_assert(Units <= 2 || !kWhole);  // produce() bounds units one by one
   static constexpr int kCopies = kWhole ? Pieces / kChunk : Units;
   static constexpr int kPiecesPerCopy = kWhole ? kChunk * Units : kChunk;
   // First piece along N and unit of copy c.
@@ -111,9 +112,11 @@ __device__ void produce(const RingParams& p, const Ring& ring, int worker, uint3
       // The last tiles may lie behind the weight; they stream its last tile and write nothing.
       const int32_t wanted = piece / pack::kPiecesPerTile;
       const int64_t tile = wanted < p.weight_tiles ? wanted : p.weight_tiles - 1;
-      const int64_t source =
-          (tile * p.k_pieces + k * P::kUnits + P::Weights::unit(c)) * pack::kPiecesPerTile +
-          static_cast<uint32_t>(piece) % pack::kPiecesPerTile;
+      int32_t unit = k * P::kUnits + P::Weights::unit(c);
+      // K is padded to two pieces. What lies behind it is multiplied by zeros: any weights will do.
+      if constexpr (P::kUnits > 2) unit = min(unit, p.k_pieces - 1);
+      const int64_t source = (tile * p.k_pieces + unit) * pack::kPiecesPerTile +
+                             static_cast<uint32_t>(piece) % pack::kPiecesPerTile;
       ptx::bulk_copy(ring.x(s) + P::kXBytes + c * bytes, p.weights + source * piece_bytes, bytes,
                      ring.full_bar(s), p.token_tiles == 1 ? stream_policy : keep_policy);
     }

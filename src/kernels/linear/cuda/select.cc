@@ -10,23 +10,30 @@ namespace {
 constexpr double kBytesPerNs = 4700.0 / 132;  // per SM, of weights from memory
 
 // Nanoseconds in which an SM works through a unit of 64 rows if memory is no limit.
-double unit_ns(const KernelEntry& e, int ctas_per_sm, bool one_token_tile) {
+double unit_ns(const KernelEntry& e, int ctas_per_sm, int token_tiles) {
+  const bool one_token_tile = token_tiles == 1;
   if (e.loop == MainLoop::kFragment) {
     // Eight warps alone do not hide all latencies.
     const bool few_warps = e.teams * ctas_per_sm < 16;
     return e.tokens == 8 ? (few_warps ? 77 : 67) : (few_warps ? 86 : 77);
   }
-  if (e.loop == MainLoop::kByteWarpgroup) {  // 128 k
+  const bool scales = e.groups != pack::GroupKind::kNone;
+  if (e.operand == pack::Operand::kE4M3) {  // 128 k
     if (e.tokens <= 16) return 136;
-    if (e.tokens <= 32) return 145;
-    if (e.tokens <= 64) return 200;
-    return e.tokens <= 128 ? 325 : 635;
+    if (e.tokens <= 32) return one_token_tile ? 145 : scales ? 128 : 118;
+    if (e.tokens <= 64) return 225;
+    if (e.tokens <= 128) return 330;
+    return scales ? 680 : 620;
   }
   if (e.tokens <= 16) return 82;
-  if (e.tokens <= 32) return 90;
-  if (e.tokens <= 64) return 118;
-  if (e.tokens <= 128) return one_token_tile ? 175 : 200;
-  return one_token_tile ? 390 : 375;
+  if (e.tokens <= 32) return e.rows == pack::kTileRows ? 90 : 155;
+  if (e.tokens <= 64) {
+    if (e.rows == pack::kTileRows) return one_token_tile ? 128 : 145;
+    return e.rows == pack::kPieceRows ? 180 : scales ? 140 : 158;
+  }
+  if (e.tokens <= 128)
+    return e.rows == pack::kTileRows ? 217 : token_tiles <= 2 ? 240 + 15 * token_tiles : 285;
+  return one_token_tile ? 400 : 430;
 }
 
 std::string refusal(const KernelEntry& e, const pack::CudaLinearLayout& layout, int64_t m,
@@ -85,7 +92,7 @@ uint32_t ring_slots(const KernelEntry& e, int64_t piece_bytes, int64_t m, int re
   constexpr uint32_t kMostSlots = 32;  // kMaxSlots of ring.cuh
   const int share = std::min(card.shared_bytes, card.shared_bytes_per_sm / residents - 1024);
   const uint32_t room = static_cast<uint32_t>(std::max(share, 0));
-  const uint32_t beside = kRingOverhead + round_up<uint32_t>(e.reduce_bytes, 1024);
+  const uint32_t beside = kRingOverhead + round_up<uint32_t>(e.beside_bytes, 1024);
   if (room <= beside) return 0;
   return std::min((room - beside) / ring_slot_size(e, piece_bytes, m), kMostSlots);
 }
@@ -163,12 +170,13 @@ double estimate_us(const KernelEntry& e, int ctas_per_sm, int residents,
   const double stages = static_cast<double>(ceil_div<int64_t>(d.stages, d.workers));
   const double memory = static_cast<double>(layout.piece_bytes()) / kBytesPerNs;
   const double unit =
-      std::max(unit_ns(e, ctas_per_sm, d.token_tiles == 1), d.token_tiles == 1 ? memory : 0.0);
+      std::max(unit_ns(e, ctas_per_sm, d.token_tiles), d.token_tiles == 1 ? memory : 0.0);
   if (e.loop == MainLoop::kSliced) return sliced_us(e, d, ctas_per_sm, residents, layout, m);
   // Contributors that finish together with the one that adds: it waits for their sums.
   const double others = std::max(0.0, d.k_stages / stages - 0.5);
   double wait = 2000 * std::min(1.0, others / 2);
   const double exchange = others * e.tokens * e.rows * 4 / kExchangedPerNs * ctas_per_sm;
+  if (e.cluster > 1) wait += 1000 * others;
   double start = 4000;
   if (e.loop == MainLoop::kFragment) {
     if (e.teams > 8) start = 3000;

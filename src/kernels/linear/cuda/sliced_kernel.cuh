@@ -38,7 +38,7 @@ struct SlicedPolicy {
   static constexpr int kThreads = kConsumerThreads + 64;  // a producer and a finisher, a warp each
   static constexpr uint32_t kXBytes = kUnits * Tokens * 128;  // at most
   static constexpr int kValues = Atom::kAccumulators;
-  static constexpr uint32_t kReduceBytes = kWarps * 32 * kValues * 4;
+  static constexpr uint32_t kBesideBytes = kWarps * 32 * kValues * 4;
 
   // Parts of a unit (pack/cuda/linear_layout.h) as the copies bring them: bytes per 64 k.
   static constexpr int kQuads = Codec::kWords / 4;
@@ -426,7 +426,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kResidents)
   extern __shared__ uint8_t shared[];
   const uint32_t unaligned = ptx::shared_address(shared);
   const uint32_t base = (unaligned + 1023) & ~1023u;
-  constexpr uint32_t kArea = (P::kReduceBytes + 1023) & ~1023u;
+  constexpr uint32_t kArea = (P::kBesideBytes + 1023) & ~1023u;
   const uint32_t weights = P::kUnits * P::kRows / pack::kPieceRows * P::Codec::piece_bytes(p.ring);
   const Ring ring{base,
                   base + 8 * kMaxSlots,

@@ -1,7 +1,8 @@
 // The sm_90a main loop: a producer warp streams weight stages (bulk copies) and activation boxes
-// (tensor copies) through a ring of shared-memory slots; four consumer warpgroups, each with 64 of
-// the tile's 256 rows, turn packed words into wgmma's register operand and multiply. The grid is
-// persistent; see schedule.cuh for the division of work.
+// (tensor copies) through a ring of shared-memory slots; consumer warpgroups, each with one or two
+// blocks of 64 of the tile's rows, turn packed words into wgmma's register operand and multiply.
+// For small layers several warpgroups share rows and divide K. The grid is persistent; see
+// schedule.cuh for the division of work.
 //
 // Rules that the code below keeps (each was a fault elsewhere that showed only under load):
 // - a slot is given back after the first use of every register loaded from it and after the wgmma
@@ -13,9 +14,8 @@
 
 #include "arch/cuda/sm90a/atom.cuh"
 #include "kernels/linear/cuda/codec.cuh"
-#include "kernels/linear/cuda/epilogue.cuh"
+#include "kernels/linear/cuda/finish.cuh"
 #include "kernels/linear/cuda/ring.cuh"
-#include "kernels/linear/cuda/split_k.cuh"
 
 namespace sub8::kernels::linear {
 
@@ -26,6 +26,8 @@ struct WarpgroupShape {
   int row_blocks;   // of 64 rows per warpgroup
   int units;        // of 64 k per stage
   int group_steps;  // k steps of 16 per group of wgmma: 2 or 4
+  int sets;         // of A registers; with two, a unit is converted while another is multiplied
+  int slices;       // of K: as many warpgroups share rows, each with every slices-th unit
 };
 
 template <class CodecType, WarpgroupShape Shape>
@@ -38,9 +40,11 @@ struct WarpgroupPolicy {
   static constexpr int kRowBlocks = Shape.row_blocks;
   static constexpr int kUnits = Shape.units;
   static constexpr int kGroupSteps = Shape.group_steps;
-  static constexpr int kPieces = kWarpgroups * kRowBlocks;
+  static constexpr int kSets = Shape.sets;
+  static constexpr int kSlices = Shape.slices;
+  static constexpr int kPieces = kWarpgroups / kSlices * kRowBlocks;
   static constexpr int kRows = kPieces * pack::kPieceRows;
-  static constexpr uint32_t kReduceBytes = 0;
+  static constexpr uint32_t kBesideBytes = (kSlices - 1) * kRows * kTokens * 4;
   using Weights = SlotWeights<kPieces, kUnits>;
   static constexpr int kTeams = kWarpgroups;
   static constexpr int kConsumerThreads = kWarpgroups * 128;
@@ -50,6 +54,7 @@ struct WarpgroupPolicy {
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 40 : 32;
   static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 232 : 112;
   static_assert(kWarpgroups == 2 || kWarpgroups == 4);
+  static_assert(kWarpgroups % kSlices == 0 && Shape.units % kSlices == 0);
   static_assert(kWarpgroups * kConsumerRegisters + kProducerRegisters <=
                 65536 / (8 * kThreads) * 8 * kThreads / 128);
   static constexpr int kBoxCols = 64;
@@ -80,69 +85,76 @@ __device__ __forceinline__ void multiply_steps(const RingParams& p,
   ptx::wgmma_commit();
 }
 
-// The 16 rows of a warp in row block `block` of its warpgroup, counted within the cluster's tile.
+// Adds the sums of the other slices to those of the first, in order, through shared memory.
 template <class P>
-__device__ __forceinline__ int row16_of(uint32_t rank, int block) {
-  const int warp = ptx::thread_index() / 32;
-  return 4 * (static_cast<int>(rank) * P::kPieces + warp / 4 * P::kRowBlocks + block) + warp % 4;
-}
-// This lane's first output channel of them; the other is 8 further.
-template <class P>
-__device__ __forceinline__ int32_t first_channel(int32_t row_tile, uint32_t rank, int block) {
-  return (row_tile * P::kCluster * P::kPieces * 4 + row16_of<P>(rank, block)) * 16 +
-         ptx::thread_index() % 32 / 4;
-}
-
-// Stores a contribution, or completes the tile and writes it.
-template <class P>
-__device__ void finish_segment(const RingParams& p, const Ring& ring, const Segment& seg,
-                               int worker, uint32_t rank,
-                               float (&d)[P::kRowBlocks][P::Atom::kAccumulators]) {
-  constexpr int kRows16 = P::kCluster * P::kPieces * 4;
+__device__ void join_slices(const Ring& ring, float (&d)[P::kRowBlocks][P::Atom::kAccumulators]) {
+  constexpr int kVectors = P::Atom::kAccumulators / 4;
+  constexpr uint32_t kSliceBytes = P::kRows * P::kTokens * 4;
+  const int warpgroup = ptx::thread_index() / 128;
+  const int slice = warpgroup % P::kSlices;
+  const int part = warpgroup / P::kSlices;
+  const uint32_t at = ring.slots + ring.count * ring.slot_bytes +
+                      part * (P::kRowBlocks * kVectors * 2048) + ptx::thread_index() % 128 * 16;
+  if (slice > 0) {
 #pragma unroll
-  for (int b = 0; b < P::kRowBlocks; ++b) {
-    const int row16 = row16_of<P>(rank, b);
-    if (seg.k_begin > 0) {
-      store_sums(p, worker, row16, kRows16, d[b]);
-      continue;
+    for (int b = 0; b < P::kRowBlocks; ++b) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const float* x = d[b] + 4 * v;
+        ptx::store_shared_128(at + (slice - 1) * kSliceBytes + (b * kVectors + v) * 2048,
+                              make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]),
+                                         __float_as_uint(x[2]), __float_as_uint(x[3])));
+      }
     }
-    const int32_t n = first_channel<P>(seg.row_tile, rank, b);
-    const Channel channels[2] = {make_channel(p, n), make_channel(p, n + 8)};
-    if (seg.k_end < p.k_stages) add_sums(p, seg, worker, row16, kRows16, d[b]);
-    write_tile<P::kTokens>(p, channels, seg.token_tile * P::kTokens, d[b]);
   }
-  if (seg.k_begin > 0) {
-    __syncwarp();
-    if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(ring.stored);
+  ptx::named_barrier(1 + part, P::kSlices * 128);
+  if (slice == 0) {
+#pragma unroll 1
+    for (int s = 0; s + 1 < P::kSlices; ++s) {
+#pragma unroll
+      for (int b = 0; b < P::kRowBlocks; ++b) {
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          const uint4 x = ptx::load_shared_128(at + s * kSliceBytes + (b * kVectors + v) * 2048);
+          float* sum = d[b] + 4 * v;
+          sum[0] += __uint_as_float(x.x), sum[1] += __uint_as_float(x.y);
+          sum[2] += __uint_as_float(x.z), sum[3] += __uint_as_float(x.w);
+        }
+      }
+    }
   }
+  // The space is free again.
+  ptx::named_barrier(1 + part, P::kSlices * 128);
 }
 
 template <class P>
 __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint32_t rank) {
   using Codec = typename P::Codec;
-  constexpr int kSteps = P::kUnits * P::kRowBlocks;  // units per stage and warpgroup
+  constexpr int kSteps = P::kUnits / P::kSlices * P::kRowBlocks;  // units per stage and warpgroup
   // Register sets alternate from group to group, from one stage to the next too.
-  static_assert(kSteps * 4 / P::kGroupSteps % 2 == 0);
+  static_assert(P::kSets == 1 || kSteps * 4 / P::kGroupSteps % 2 == 0);
+  static_assert(P::kSets == 2 || (P::kGroupSteps == 4 && !Codec::kDense));
   const int warpgroup = threadIdx.x / 128;
+  const int slice = warpgroup % P::kSlices;
   const int t = threadIdx.x % 128;
-  const int first_block = warpgroup * P::kRowBlocks;
+  const int first_block = warpgroup / P::kSlices * P::kRowBlocks;
   const auto access = Codec::scale_access(p, t);
   // Opaque, so that addresses stay in registers instead of being derived again in every stage.
   const uint32_t piece_bytes = Codec::piece_bytes(p);
-  const uint32_t first = ring.slots + P::kXBytes + P::Weights::at(first_block, 0) * piece_bytes;
+  const uint32_t first = ring.slots + P::kXBytes + P::Weights::at(first_block, slice) * piece_bytes;
   const uint32_t words_at = ptx::opaque(first + 16 * t);
   const uint32_t scales_at = ptx::opaque(first + Codec::kUnitBytes + access.offset);
-  const uint32_t b_at = ptx::opaque(ptx::b_descriptor_low(ring.slots));
+  const uint32_t b_at = ptx::opaque(ptx::b_descriptor_low(ring.slots + slice * P::kXBoxBytes));
   const uint32_t slot_bytes = ptx::opaque(ring.slot_bytes);
   const uint32_t full_at = ptx::opaque(ring.full);
   const WorkRange range = work_range(p, worker);
   RingCursor cursor;
-  uint32_t a[2][P::kGroupSteps][4];
+  uint32_t a[P::kSets][P::kGroupSteps][4];
   float d[P::kRowBlocks][P::Atom::kAccumulators];
 
   const auto release = [&](uint32_t slot) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) {
+    if (ptx::elect_one()) {
       ptx::mbarrier_arrive(ring.empty_bar(slot));
       if constexpr (P::kCluster > 1) ptx::mbarrier_arrive_remote(ring.empty_bar(slot), rank ^ 1);
     }
@@ -165,8 +177,9 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
     }
     // Loads the words of a step of the stage in `slot`.
     const auto load = [&](uint32_t slot, int step) {
-      const uint32_t at = slot * slot_bytes +
-                          P::Weights::at(step % P::kRowBlocks, step / P::kRowBlocks) * piece_bytes;
+      const int unit = step / P::kRowBlocks * P::kSlices;
+      const uint32_t at =
+          slot * slot_bytes + P::Weights::at(step % P::kRowBlocks, unit) * piece_bytes;
       Codec::load(words_at + at, scales_at + at, t, q[kDirect ? step % 2 : 0]);
     };
     ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
@@ -181,11 +194,12 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const int block = step % P::kRowBlocks;
-        const uint32_t b = b_low + step / P::kRowBlocks * (P::kXBoxBytes >> 4);
+        const uint32_t b = b_low + step / P::kRowBlocks * P::kSlices * (P::kXBoxBytes >> 4);
         // After each wait the group before the last has ended: its register set is free, and with
         // the first one so is the slot before.
         if constexpr (P::kGroupSteps == 4) {
-          multiply_steps<P, 0>(p, access, q[kDirect ? step % 2 : 0], b, a[step % 2], d[block]);
+          multiply_steps<P, 0>(p, access, q[kDirect ? step % 2 : 0], b, a[step % P::kSets],
+                               d[block]);
         } else {
           multiply_steps<P, 0>(p, access, q[0], b, a[0], d[block]);
           ptx::wgmma_wait<1>();
@@ -202,6 +216,13 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
           ptx::mbarrier_wait(full_at + 8 * cursor.slot, cursor.phase);
           load(cursor.slot, 0);
         }
+        if constexpr (P::kSets == 1) {
+          ptx::wgmma_wait<0>();
+#pragma unroll
+          for (int j = 0; j < P::kGroupSteps; ++j) ptx::pin(a[0][j]);  // not reused before
+          if (step + 1 == kSteps) release(slot);
+          continue;
+        }
         if constexpr (!kDirect) ptx::wgmma_wait<1>();
         if (P::kGroupSteps == 4 && step == 0 && i > 0) release(previous);
       }
@@ -210,8 +231,10 @@ __device__ void consume(const RingParams& p, const Ring& ring, int worker, uint3
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int b = 0; b < P::kRowBlocks; ++b) ptx::pin(d[b]);
-    release(previous);
-    finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, rank, d);
+    if constexpr (P::kSets == 2) release(previous);
+    if constexpr (P::kSlices > 1) join_slices<P>(ring, d);
+    if (P::kSlices == 1 || warpgroup % P::kSlices == 0)
+      finish_segment<P>(p, ring, segment_at(p, ptx::opaque(position), range.end), worker, rank, d);
     position += count;
   }
 }
@@ -226,7 +249,7 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   const int worker = p.workers - 1 - static_cast<int>(blockIdx.x) / P::kCluster;
   if (threadIdx.x == P::kConsumerThreads) {
     ptx::prefetch_tensor_map(&p.x);
-    init_ring(ring, P::kWarpgroups * 4 * P::kCluster, P::kWarpgroups * 4);
+    init_ring(ring, P::kWarpgroups * 4 * P::kCluster, P::kWarpgroups / P::kSlices * 4);
   }
   __syncthreads();
   if constexpr (P::kCluster > 1) ptx::cluster_sync();
