@@ -500,72 +500,94 @@ void run_all(Case c, const Source& s) {
   }
 }
 
+// All shapes and kernels with one kind of inputs.
+void test_inputs(const std::string& format, LinearType act, bool grid, const std::string& size) {
+  struct Shape {
+    int64_t n, k;
+  };
+  // The large ones: exact inputs with every format, others with the two that matter most.
+  const Shape shapes[] = {{301, 1104}, {256, 128},   {1000, 3424}, {8, 100},
+                          {301, 72},   {4096, 4096}, {28672, 8192}};
+  static uint32_t seed = 1;
+  for (const Shape& sh : shapes) {
+    const bool large = sh.n > 1000;
+    if (size == "tiny" && (sh.k != 1104 || !grid)) continue;
+    if (size == "quick" && large) continue;
+    if (large && !grid && format != "e3m2" && format != "nvfp4") continue;
+    Case c{format,           act,   sh.n,  sh.k,  1,     0,     "", grid,
+           LinearType::kF32, false, false, false, false, false, 0};
+    // Rows of large weights repeat: a CPU packs and a reference multiplies the first ones.
+    const std::unique_ptr<Source> s = make_source(c, sh.n > 4096 ? 768 : sh.n, ++seed);
+    if (s == nullptr) continue;
+    if (sh.n == 1000) check_batch_invariance(c, *s);
+    for (const std::string& kernel : linear_kernels(s->plan)) {
+      c.kernel = kernel;
+      c.tokens = tokens_of(kernel);
+      std::vector<int64_t> counts = {1, c.tokens + 1};
+      if (size != "tiny") counts.push_back(c.tokens);
+      if (size == "full") counts.insert(counts.end(), {c.tokens - 1, 2 * c.tokens});
+      for (const int64_t m : counts) {
+        c.m = m;
+        c.out = m % 2 != 0 ? LinearType::kF32 : c.act;
+        c.early = m == c.tokens;
+        run_all(c, *s);
+      }
+      if (sh.n == 1000) {  // epilogue switches
+        Case e = c;
+        e.m = c.tokens, e.bias = true, e.token_scales = true, e.ldx_extra = 8;
+        for (const LinearType out : {LinearType::kF32, LinearType::kF16, LinearType::kBF16}) {
+          e.out = out, e.residual = out != LinearType::kF32;
+          for (const bool fold : {false, true}) e.fold = fold, run_all(e, *s);
+        }
+        e.ldx_extra = 3, e.fold = false;  // rows that the tensor copy cannot address
+        run_all(e, *s);
+      }
+    }
+  }
+}
+
 }  // namespace
 
+// Arguments: a format, "all" or "list"; "full" (the default), "quick" (small shapes) or "tiny" (one
+// shape and bf16 rows, for slow tools); "bf16" or "f16" rows, or both.
 int main(int argc, char** argv) {
-  const std::string only = argc > 1 ? argv[1] : "";
-  const bool quick = argc > 2 && std::string(argv[2]) == "quick";
+  const std::string only = argc > 1 ? argv[1] : "all";
+  const std::string size = argc > 2 ? argv[2] : "full";
+  const std::string rows = argc > 3 ? argv[3] : "";
   const char* formats[] = {"e3m2",     "nvfp4",      "e2m1",       "mxfp4",    "bf16",
                            "e2m0",     "e1m1",       "e2m2",       "e3m1",     "e2m3",
                            "e3m3",     "e4m3",       "e2m1:g32",   "e2m1:g64", "e2m1:g128",
                            "e3m2:g64", "mxfp6_e3m2", "mxfp6_e2m3", "f16"};
-  if (only == "list") {
-    for (const char* f : formats) std::printf("%s\n", f);
+  if (size != "full" && size != "quick" && size != "tiny") {
+    std::printf("unknown size %s: full, quick or tiny\n", size.c_str());
+    return 2;
+  }
+  if (only == "list") {  // one line of arguments for each process
+    for (const char* f : formats) {
+      if (std::string(f) != "f16") std::printf("%s %s bf16\n", f, size.c_str());
+      if (std::string(f) != "bf16") std::printf("%s %s f16\n", f, size.c_str());
+    }
     return 0;
   }
-  uint32_t seed = 1;
   for (const char* f : formats) {
-    if (!only.empty() && only != "all" && only != f) continue;
-    const int before = g_failed;
+    if (only != "all" && only != f) continue;
+    const int failed_before = g_failed;
+    const int passed_before = g_passed;
     for (const LinearType act : {LinearType::kBF16, LinearType::kF16}) {
-      if ((std::string(f) == "bf16" && act == LinearType::kF16) ||
-          (std::string(f) == "f16" && act == LinearType::kBF16))
-        continue;
+      const bool bf16 = act == LinearType::kBF16;
+      if ((std::string(f) == "bf16" && !bf16) || (std::string(f) == "f16" && bf16)) continue;
+      if (!rows.empty() && rows != (bf16 ? "bf16" : "f16")) continue;
+      if (size == "tiny" && !bf16 && std::string(f) != "f16") continue;
 #ifdef SUB8_LINEAR_BF16_ONLY
-      if (act == LinearType::kF16) continue;
+      if (!bf16) continue;
 #endif
-      for (const bool grid : {true, false}) {
-        struct Shape {
-          int64_t n, k;
-        };
-        const Shape shapes[] = {{256, 128}, {1000, 3424}, {8, 100},
-                                {301, 72},  {4096, 4096}, {28672, 8192}};
-        for (const Shape& sh : shapes) {
-          if (quick && sh.n > 1000) continue;
-          Case c{f,     act,   sh.n,  sh.k,  1,     0, "", grid, LinearType::kF32,
-                 false, false, false, false, false, 0};
-          // Rows of large weights repeat: a CPU packs and a reference multiplies the first ones.
-          const std::unique_ptr<Source> s = make_source(c, sh.n > 4096 ? 768 : sh.n, ++seed);
-          if (s == nullptr) continue;
-          if (sh.n == 1000) check_batch_invariance(c, *s);
-          for (const std::string& kernel : linear_kernels(s->plan)) {
-            c.kernel = kernel;
-            c.tokens = tokens_of(kernel);
-            std::vector<int64_t> counts = {1, c.tokens, c.tokens + 1};
-            if (!quick) counts.insert(counts.end(), {c.tokens - 1, 2 * c.tokens});
-            for (const int64_t m : counts) {
-              c.m = m;
-              c.out = m % 2 != 0 ? LinearType::kF32 : c.act;
-              c.early = m == c.tokens;
-              run_all(c, *s);
-            }
-            if (sh.n == 1000) {  // epilogue switches
-              Case e = c;
-              e.m = c.tokens, e.bias = true, e.token_scales = true, e.ldx_extra = 8;
-              for (const LinearType out : {LinearType::kF32, LinearType::kF16, LinearType::kBF16}) {
-                e.out = out, e.residual = out != LinearType::kF32;
-                for (const bool fold : {false, true}) e.fold = fold, run_all(e, *s);
-              }
-              e.ldx_extra = 3, e.fold = false;  // rows that the tensor copy cannot address
-              run_all(e, *s);
-            }
-          }
-        }
-      }
+      for (const bool grid : {true, false}) test_inputs(f, act, grid, size);
     }
-    std::printf("%-12s %s\n", f, g_failed == before ? "ok" : "FAILED");
+    std::printf("%-12s %-4s %s, %d cases\n", f, rows.c_str(),
+                g_failed == failed_before ? "ok" : "FAILED", g_passed - passed_before);
     std::fflush(stdout);
   }
   std::printf("%d passed, %d failed\n", g_passed, g_failed);
-  return g_failed == 0 ? 0 : 1;
+  if (g_passed == 0) std::printf("no case ran: check the arguments\n");
+  return g_failed == 0 && g_passed > 0 ? 0 : 1;
 }

@@ -3,9 +3,9 @@
 #
 #   tools/gpu/run.sh build [codec ...]     all codecs of instances.inc and byte_instances.inc (names with bytes_ in
 #                                          front), or those named
-#   tools/gpu/run.sh test [format] [quick]  (no format: all, in parallel processes)
+#   tools/gpu/run.sh test [format|all] [full|quick|tiny]  (all formats: in parallel processes)
 #   tools/gpu/run.sh bench ARGS...         (see bench/gpu/linear_gpu.cu)
-#   tools/gpu/run.sh sanitize [format]     the quick tests under compute-sanitizer
+#   tools/gpu/run.sh sanitize [format]     the tiny tests under compute-sanitizer: memcheck, synccheck, racecheck
 #
 # Environment: BUILD (default build/gpu), JOBS (default: all cores), NVCC, NVCC_FLAGS.
 set -euo pipefail
@@ -55,21 +55,22 @@ verb=${1:-build}
 shift || true
 case "$verb" in
   build) build "$@" ;;
-  test)  # formats side by side: most of the time is the CPU's, for packing and references
+  test)  # side by side: most of the time is the CPU's, for packing and references
     for name in linear_gpu_test linear_bytes_gpu_test; do
-      if [ $# -eq 0 ]; then
-        "$BUILD/$name" list | tr '\n' '\0' | xargs -0 -P 8 -I{} "$BUILD/$name" {}
-      elif [ "$1" = all ] || "$BUILD/$name" list | grep -qx "$1"; then
+      if [ "${1:-all}" = all ]; then
+        "$BUILD/$name" list "${2:-full}" | xargs -P "$JOBS" -L 1 "$BUILD/$name"
+      elif "$BUILD/$name" list | grep -q "^$1 "; then
         "$BUILD/$name" "$@"
       fi
     done
     ;;
   bench) "$BUILD/linear_gpu" "$@" ;;
   sanitize)
-    for tool in memcheck racecheck synccheck; do
-      compute-sanitizer --tool $tool "$BUILD/linear_gpu_test" "${1:-e3m2}" quick
-      compute-sanitizer --tool $tool "$BUILD/linear_bytes_gpu_test" "${1:-e3m2}" tiny
+    for tool in memcheck synccheck racecheck; do
+      for name in linear_gpu_test linear_bytes_gpu_test; do
+        compute-sanitizer --tool $tool --error-exitcode 1 "$BUILD/$name" "${1:-e3m2}" tiny
+      done
     done
     ;;
-  *) sed -n '2,10p' "$0"; exit 2 ;;
+  *) sed -n '2,11p' "$0"; exit 2 ;;
 esac
