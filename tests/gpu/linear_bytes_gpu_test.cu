@@ -21,6 +21,7 @@
 
 #include <cuda_runtime.h>
 
+#include "device.h"
 #include "format/dtype.h"
 #include "format/weight_format.h"
 #include "sub8/linear.h"
@@ -28,32 +29,6 @@
 namespace {
 
 using namespace sub8;
-
-#define CHECK_CUDA(x)                                                                    \
-  do {                                                                                   \
-    const cudaError_t e_ = (x);                                                          \
-    if (e_ != cudaSuccess) {                                                             \
-      std::printf("CUDA error %s at line %d: %s\n", cudaGetErrorName(e_), __LINE__, #x); \
-      std::exit(2);                                                                      \
-    }                                                                                    \
-  } while (0)
-
-uint32_t hash32(uint32_t x) {
-  x ^= x >> 16, x *= 0x7feb352dU, x ^= x >> 15, x *= 0x846ca68bU, x ^= x >> 16;
-  return x;
-}
-
-template <class T>
-struct DeviceArray {
-  T* p = nullptr;
-  size_t n;
-  explicit DeviceArray(size_t count) : n(count) { CHECK_CUDA(cudaMalloc(&p, (n + 1) * sizeof(T))); }
-  explicit DeviceArray(const std::vector<T>& h) : DeviceArray(h.size()) {
-    CHECK_CUDA(cudaMemcpy(p, h.data(), h.size() * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  DeviceArray(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(p); }
-};
 
 enum class Kind { kOneHot, kGrid, kNormal };
 // Of E8M0 block exponents in a row: within the table's 26, further apart, or both by row tile.
@@ -326,13 +301,6 @@ __global__ void compare_kernel(const uint32_t* a, const uint32_t* b, size_t n, F
        i += size_t{gridDim.x} * blockDim.x)
     if (a[i] != b[i]) atomicAdd(&found->wrong, 1ull);
 }
-// NaN between rows: it must not be read.
-__global__ void spread_rows(const uint8_t* from, int64_t m, int64_t k, uint8_t* to, int64_t ld) {
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < m * ld;
-       i += int64_t{gridDim.x} * blockDim.x)
-    to[i] = i % ld < k ? from[i / ld * k + i % ld] : 0x7f;
-}
-
 Found take(const DeviceArray<Found>& d) {
   Found f;
   CHECK_CUDA(cudaMemcpy(&f, d.p, sizeof f, cudaMemcpyDeviceToHost));
@@ -352,7 +320,8 @@ void run_case(const Inputs& in, const Source& s, const Case& c) {
   const size_t words =
       (static_cast<size_t>(rows * ldy) * (c.out == LinearType::kF32 ? 4 : 2) + 3) / 4;
   DeviceArray<uint8_t> x(static_cast<size_t>(c.m * ldx));
-  spread_rows<<<256, 256>>>(s.x->p, c.m, in.k, x.p, ldx);
+  spread_rows<uint8_t><<<256, 256>>>(s.x->p, static_cast<size_t>(c.m), static_cast<size_t>(in.k),
+                                     x.p, static_cast<size_t>(ldx), 0x7f);
   DeviceArray<uint32_t> first(words), again(words), residual(words);
   if (c.residual)
     fill_residual<<<256, 256>>>(reinterpret_cast<uint16_t*>(residual.p), rows * ldy, c.out);
@@ -425,12 +394,6 @@ void check_batch_invariance(const Inputs& in, const Source& s) {
                                           " differ from those at 130");
   }
   ++g_passed;
-}
-
-// The middle number of "..._256x16x256_w4".
-int tokens_of(const std::string& kernel) {
-  const size_t before_k = kernel.rfind('x');
-  return std::atoi(kernel.c_str() + kernel.rfind('x', before_k - 1) + 1);
 }
 
 void run_kernels(const Inputs& in, const Source& s, bool switches, bool few) {

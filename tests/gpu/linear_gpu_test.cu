@@ -18,6 +18,7 @@
 
 #include <cuda_runtime.h>
 
+#include "device.h"
 #include "format/dtype.h"
 #include "format/weight_format.h"
 #include "sub8/linear.h"
@@ -25,35 +26,6 @@
 namespace {
 
 using namespace sub8;
-
-#define CHECK_CUDA(x)                                                                    \
-  do {                                                                                   \
-    const cudaError_t e_ = (x);                                                          \
-    if (e_ != cudaSuccess) {                                                             \
-      std::printf("CUDA error %s at line %d: %s\n", cudaGetErrorName(e_), __LINE__, #x); \
-      std::exit(2);                                                                      \
-    }                                                                                    \
-  } while (0)
-
-__host__ __device__ uint32_t hash32(uint32_t x);
-
-template <class T>
-struct DeviceArray {
-  T* p = nullptr;
-  size_t n;
-  explicit DeviceArray(size_t count) : n(count) { CHECK_CUDA(cudaMalloc(&p, (n + 1) * sizeof(T))); }
-  DeviceArray(DeviceArray&& o) noexcept : p(o.p), n(o.n) { o.p = nullptr; }
-  DeviceArray(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(p); }
-  void put(const std::vector<T>& h) {
-    CHECK_CUDA(cudaMemcpy(p, h.data(), h.size() * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  std::vector<T> get() const {
-    std::vector<T> h(n);
-    CHECK_CUDA(cudaMemcpy(h.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
-    return h;
-  }
-};
 
 struct Case {
   std::string format;
@@ -136,10 +108,6 @@ Weight make_weight(const Case& c, uint32_t seed) {
 
 constexpr int kReferenceRows = 520;  // most rows of X that a case may have
 
-__host__ __device__ uint32_t hash32(uint32_t x) {
-  x ^= x >> 16, x *= 0x7feb352dU, x ^= x >> 15, x *= 0x846ca68bU, x ^= x >> 16;
-  return x;
-}
 __device__ float random_x(bool grid, uint32_t h) {
   if (grid) return h % 4 != 0 ? 0.0f : static_cast<float>(static_cast<int>((h >> 8) % 5) - 2);
   const float u = (static_cast<float>(h >> 8) + 0.5f) / 16777216.0f;
@@ -158,13 +126,6 @@ __global__ void fill_x(uint16_t* x, size_t n, LinearType type, bool grid, uint32
        i += size_t{gridDim.x} * blockDim.x)
     x[i] = to_half(type, random_x(grid, hash32(static_cast<uint32_t>(i) * 3u + seed)));
 }
-// Rows of `k` elements to rows of `ld`; NaN between them, which must not be read.
-__global__ void spread_rows(const uint16_t* from, size_t m, size_t k, uint16_t* to, size_t ld) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < m * ld;
-       i += size_t{gridDim.x} * blockDim.x)
-    to[i] = i % ld < k ? from[i / ld * k + i % ld] : 0x7fff;
-}
-
 // sum and sum of magnitudes of eight rows m and channel n, per warp.
 __global__ void reference_kernel(const uint16_t* x, LinearType type, const float* w, int m, int n,
                                  int k, double* sum, double* magnitude) {
@@ -382,7 +343,7 @@ void run_case(const Case& c, const Source& s) {
   const size_t rows = c.fold ? m / 2 : m;
   const size_t ldy = n + 2 * (n % 2) + 6;  // guard columns
   DeviceArray<uint16_t> dx(m * ldx);
-  spread_rows<<<256, 256>>>(s.x.p, m, k, dx.p, ldx);
+  spread_rows<uint16_t><<<256, 256>>>(s.x.p, m, k, dx.p, ldx, 0x7fff);
   const size_t es = c.out == LinearType::kF32 ? 4 : 2;
   const size_t words = (rows * ldy * es + 3) / 4;
   DeviceArray<uint32_t> first(words), again(words), residual(words);
@@ -477,12 +438,6 @@ void check_batch_invariance(const Case& c, const Source& s) {
       return fail(c, "batch_invariant: rows differ between M = " + std::to_string(m) + " and 130");
   }
   ++g_passed;
-}
-
-// The middle number of "..._256x16x128_w4".
-int tokens_of(const std::string& kernel) {
-  const size_t before_k = kernel.rfind('x');
-  return std::atoi(kernel.c_str() + kernel.rfind('x', before_k - 1) + 1);
 }
 
 // With every number of CTAs and every division of shared memory that the kernel may be given.
