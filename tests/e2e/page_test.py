@@ -157,6 +157,9 @@ class Page(unittest.TestCase):
                     if (a < b && r.left < q.right && q.left < r.right && r.top < q.bottom - 1 && q.top < r.bottom - 1) out.push(a + ' ' + b);
                   return out;""", view)
                 self.assertEqual(overlaps, [], size + tab)
+            # What scrolls the page stands at the window's edge.
+            self.assertEqual(browser.run("return document.querySelector('main').getBoundingClientRect().right"),
+                             browser.run("return window.innerWidth"))
 
     def test_stop(self):
         browser = self.open()
@@ -188,6 +191,7 @@ class Page(unittest.TestCase):
             self.assertTrue(browser.run("return document.querySelector('#view-chat').hidden"))
             self.assertEqual(browser.run("return document.activeElement.id"), "tab-compare")
             browser.run("document.querySelector('#right-mode').value = document.querySelector('#left-mode').value")
+            self.assertEqual(browser.text("#status"), "")  # nothing of the other view's
             browser.click("#compare-run")
             browser.until("return document.querySelector('#compare-verdict').textContent.includes('same')")
             self.assertEqual(browser.text("#left-text"), browser.text("#right-text"))
