@@ -1,7 +1,7 @@
 """`sub8 serve` on this CPU: beside the same work in process, and beside llama.cpp's server where it is given, in one run.
 
 usage: server_cpu.py --sub8 BIN --model DEMO.gguf [--llama DIR_WITH_llama-server_AND_llama-quantize] [--weights e3m2]
-                     [--peer-type Q8_0] [--streams 1,8,32] [--rounds N] [--threads N] [--out STEM] [--serve-options "..."]
+                     [--peer-type Q8_0] [--streams 1,8,32] [--rounds N] [--repeat N] [--threads N] [--out STEM] [--serve-options "..."]
 
 All start their streams at once with prompts and answers of fixed lengths and stop when the last answer is complete, after one such
 round that is not counted. Both servers
@@ -72,7 +72,7 @@ def load(args, url, streams, prompt=PROMPT, answer=ANSWER, requests=None, extra=
 
 def in_process(args, model, streams):
     command = [args.sub8, "bench", "engine", model, "--threads", str(args.threads), "--streams", str(streams), "--prompt-tokens", str(PROMPT),
-               "--answer-tokens", str(ANSWER), "--prefix-tokens", "32", "--repeat", "1", "--json", "-", *args.engine_options]
+               "--answer-tokens", str(ANSWER), "--prefix-tokens", "32", "--repeat", str(args.repeat), "--json", "-", *args.engine_options]
     return json.loads(run(command))["results"][0]["tokens_per_s"]["median"]
 
 
@@ -94,9 +94,9 @@ def measure(args, model, ours, peer):
                     continue
                 server = ours if turn == "server" else peer
                 before = server.cpu_seconds()
-                report = load(args, server.url, streams)
+                report = load(args, server.url, streams, requests=streams * args.repeat)
                 row[turn] = report["output_tokens_per_s"]
-                tokens = 2 * report["output_tokens"]  # with the warm-up
+                tokens = report["output_tokens"] + streams * ANSWER  # with the warm-up
                 row[turn + "_cpu_ms_per_token"] = 1e3 * (server.cpu_seconds() - before) / tokens
                 for name in ("ttft_s", "itl_s"):
                     row[f"{turn}_{name}"] = {k: report[name][k] for k in ("p50", "p99")}
@@ -158,6 +158,7 @@ def main():
     parser.add_argument("--peer-type", default="Q8_0")
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=1, help="times that each stream is run in a round")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--port", type=int, default=18500)
     parser.add_argument("--serve-options", default="", help="further options of sub8 serve")
