@@ -286,7 +286,7 @@ class Signals(unittest.TestCase):
                     replies.append(error)
             constrained = {"prompt": "Tell me", "max_tokens": 30, "seed": 3, "temperature": 1.0, "regex": "[a-z ]{20,40}"}
             alone = server.json("/v1/completions", constrained)["choices"][0]["text"]
-            hostile = ["a?" * 4000, "b?" * 4000, "(a?){1,40}" * 400, "(b?){1,40}" * 400]
+            hostile = ["a?" * 4000, "b?" * 4000, "(a?){1,40}" * 1500, "(b?){1,40}" * 1500]
             clients = [threading.Thread(target=ask, args=(hostile[i % 4], i % 8 > 3)) for i in range(16)]
             for client in clients:
                 client.start()
