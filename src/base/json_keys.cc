@@ -70,9 +70,16 @@ Status check_no_duplicate_keys(std::string_view text, std::string_view what) {
   json::basic_parser<DuplicateFinder> parser(options);
   json::error_code error;
   parser.write_some(false, text.data(), text.size(), error);
-  const std::string& duplicate = parser.handler().duplicate;
+  constexpr size_t kShownBytes = 200;
+  std::string duplicate = parser.handler().duplicate;
   if (!duplicate.empty() || (error == json::error::extra_data)) {
-    return corrupt_data(std::string(what) + ": the key \"" + duplicate.substr(0, 200) +
+    if (duplicate.size() > kShownBytes) {
+      // Up to the start of a character, which no continuation byte is.
+      size_t end = kShownBytes;
+      while (end > 0 && (static_cast<unsigned char>(duplicate[end]) & 0xc0) == 0x80) --end;
+      duplicate.resize(end);
+    }
+    return corrupt_data(std::string(what) + ": the key \"" + duplicate +
                         "\" occurs twice in one object");
   }
   return {};

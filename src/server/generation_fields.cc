@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "text/utf8.h"
+
 namespace sub8::server {
 namespace {
 
@@ -143,8 +145,10 @@ Status read_mode(BodyReader& body, const engine::EngineInfo& info, engine::Reque
       mode.ok() && (*mode == model::ExecutionMode::kAuto ||
                     std::find(info.modes.begin(), info.modes.end(), *mode) != info.modes.end());
   if (!usable) {
+    std::string_view shown = std::string_view(*name).substr(0, kShownBytes);
+    shown.remove_suffix(incomplete_utf8_tail(shown));  // no part of a character
     return body.fail("mode", fmt::format("this model runs in the modes {}, not '{}'",
-                                         fmt::join(known, ", "), name->substr(0, kShownBytes)));
+                                         fmt::join(known, ", "), shown));
   }
   request.mode = *mode;
   return {};

@@ -36,9 +36,9 @@ class GrammarProcess::Constraint final : public engine::TokenConstraint {
   Status restrict_next(std::span<uint32_t> allowed) override {
     const std::lock_guard lock(process_->mutex_);
     const Answer& answer = process_->answers_.at(id_);
-    if (!answer.there || answer.words.size() != allowed.size()) {
+    if (!answer.there() || answer.words.size() != allowed.size()) {
       return internal_error(fmt::format("a mask of {} words for {} words of vocabulary",
-                                        answer.there ? answer.words.size() : 0, allowed.size()));
+                                        answer.there() ? answer.words.size() : 0, allowed.size()));
     }
     std::transform(allowed.begin(), allowed.end(), answer.words.begin(), allowed.begin(),
                    std::bit_and());
@@ -47,7 +47,7 @@ class GrammarProcess::Constraint final : public engine::TokenConstraint {
 
   Status accept(int32_t token) override {
     const std::lock_guard lock(process_->mutex_);
-    process_->answers_.at(id_).there = false;
+    ++process_->answers_.at(id_).awaited;
     process_->ask(Kind::kAccept, id_, static_cast<uint32_t>(token));
     return {};
   }
@@ -114,7 +114,7 @@ void GrammarProcess::take(const Header& header) {
     return fail_locked(grammar::to_error(header, received_));
   const auto at = answers_.find(header.id);
   if (at == answers_.end()) return;  // closed meanwhile
-  at->second.there = true;
+  --at->second.awaited;
   if (header.kind == Kind::kFailed) {
     at->second.error = grammar::to_error(header, received_);
   } else {
@@ -167,8 +167,8 @@ Result<bool> GrammarProcess::ready(int64_t id, std::chrono::microseconds timeout
   std::unique_lock lock(mutex_);
   while (true) {
     const Answer& answer = answers_.at(id);
-    if (!answer.there) collect();
-    if (answer.there) {
+    if (!answer.there()) collect();
+    if (answer.there()) {
       if (answer.error) return *answer.error;
       return true;
     }

@@ -47,7 +47,8 @@ class GrammarProcess : public std::enable_shared_from_this<GrammarProcess> {
   class Constraint;
   using Clock = std::chrono::steady_clock;
   struct Answer {
-    bool there = false;
+    bool there() const { return awaited == 0; }
+    int awaited = 1;              // messages about this matcher; the last one counts
     std::vector<uint32_t> words;  // which tokens may come next
     std::optional<Error> error;
   };

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "text/utf8.h"
+
 namespace sub8::server::grammar {
 namespace {
 
@@ -167,8 +169,9 @@ Received receive_message(int socket, Header& header, std::vector<std::byte>& byt
 }
 
 Sent send_error(int socket, int64_t id, const Error& error) {
-  return send_message(socket, {Kind::kFailed, static_cast<uint32_t>(error.code), id},
-                      std::string_view(error.message).substr(0, kMaxErrorBytes), true);
+  std::string_view text = std::string_view(error.message).substr(0, kMaxErrorBytes);
+  text.remove_suffix(incomplete_utf8_tail(text));
+  return send_message(socket, {Kind::kFailed, static_cast<uint32_t>(error.code), id}, text, true);
 }
 
 Error to_error(const Header& header, std::span<const std::byte> bytes) {

@@ -33,9 +33,12 @@ using grammar::Header;
 using grammar::Kind;
 using grammar::Received;
 
-constexpr timeval kQuickOperation{0, 100'000};  // of CPU time, at the server's own priority
-constexpr int kLowPriority = 10;                // a tenth of what an equal would get
-constexpr rlim_t kSlowSeconds = 10;             // of CPU time, from the first slow operation on
+// CPU time of one operation: so much at the server's own priority, so much at a tenth of what an
+// equal would get, and the rest at a hundredth of it.
+constexpr itimerval kPriorities{{0, 900'000}, {0, 100'000}};
+constexpr int kLowPriority = 10;
+constexpr int kLowestPriority = 19;
+constexpr rlim_t kSlowSeconds = 10;  // of CPU time, from the first slow operation on
 
 std::string errno_text(std::string_view action) {
   return fmt::format("{}: {}", action, std::strerror(errno));
@@ -47,6 +50,7 @@ struct LastWords {
   char text[120] = {};
 };
 int child_socket = -1;
+volatile std::sig_atomic_t low_priority = 0;
 
 [[noreturn]] void end_child(const char* reason) {
   LastWords words;
@@ -56,8 +60,10 @@ int child_socket = -1;
   _exit(0);
 }
 
+// Once after the quick part of an operation, then at every interval of it.
 extern "C" void on_slow_operation(int) {
-  (void)::setpriority(PRIO_PROCESS, 0, kLowPriority);
+  (void)::setpriority(PRIO_PROCESS, 0, low_priority == 0 ? kLowPriority : kLowestPriority);
+  low_priority = 1;
   timespec used{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   rlimit limit{};
@@ -81,16 +87,13 @@ void handle_signal(int signal, void (*handler)(int)) {
 // Around calls of XGrammar: tells slow ones.
 class Operation {
  public:
-  Operation() { arm(kQuickOperation); }
-  ~Operation() { arm({}); }
+  Operation() { ::setitimer(ITIMER_PROF, &kPriorities, nullptr); }
+  ~Operation() {
+    const itimerval none{};
+    ::setitimer(ITIMER_PROF, &none, nullptr);
+  }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
-
- private:
-  static void arm(timeval first) {
-    const itimerval timer{{}, first};
-    ::setitimer(ITIMER_PROF, &timer, nullptr);
-  }
 };
 
 // Pages of address space, and those in memory that are this process's own.
