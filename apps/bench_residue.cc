@@ -1,5 +1,6 @@
 // `sub8 bench residue`: what 4-bit activations and their residue cost on this machine.
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 
 #include <boost/json.hpp>
@@ -80,6 +81,7 @@ void print(const Work& work, const std::vector<study::ResidueCost>& costs) {
         work.format.name(), work.shape.name, work.m, c.form, c.best_us, c.median_us, c.over_plain,
         100 * c.floor_us / c.best_us, c.memory_bound ? "reads" : "products", 100 * c.growth);
   }
+  std::fflush(stdout);
 }
 
 json::array to_json(const std::vector<study::ResidueCost>& costs) {
