@@ -25,6 +25,7 @@ struct ResidueBenchArgs {
   std::vector<std::string> shapes = {"4096x4096"};
   double seconds = 1;
   int threads = 0;
+  bool cpu_time = false;
   std::string json_path;
 };
 
@@ -103,6 +104,8 @@ json::array to_json(const std::vector<study::ResidueCost>& costs) {
 Status bench_residue(const ResidueBenchArgs& args) {
   SUB8_RETURN_IF_ERROR(check_output_files({{"--json", args.json_path}}, {}));
   SUB8_ASSIGN_OR_RETURN(const std::vector<Work> work, plan_work(args));
+  if (args.cpu_time && args.threads != 1)
+    return invalid_argument("--cpu-time measures one thread; give --threads 1");
   ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
   SUB8_ASSIGN_OR_RETURN(const CpuPath path, selected_cpu_path());
   SUB8_ASSIGN_OR_RETURN(const study::MachineRates rates, study::measure_machine_rates(path, pool));
@@ -126,10 +129,10 @@ Status bench_residue(const ResidueBenchArgs& args) {
     std::vector<float> ratios = {1};
     if (w.row_class == RowClass::kPrompt)
       ratios.insert(ratios.begin(), args.ratios.begin(), args.ratios.end());
-    SUB8_ASSIGN_OR_RETURN(
-        const std::vector<study::ResidueCost> costs,
-        study::measure_residue_cost({w.format, w.shape.rows, w.shape.cols, w.m, w.row_class, path},
-                                    ratios, rates, args.seconds, pool));
+    SUB8_ASSIGN_OR_RETURN(const std::vector<study::ResidueCost> costs,
+                          study::measure_residue_cost({w.format, w.shape.rows, w.shape.cols, w.m,
+                                                       w.row_class, path, args.cpu_time},
+                                                      ratios, rates, args.seconds, pool));
     bar.clear();
     if (!quiet) print(w, costs);
     results.push_back({{"format", w.format.name()},
@@ -142,6 +145,7 @@ Status bench_residue(const ResidueBenchArgs& args) {
   }
   return write_report(args.json_path, {{"schema_version", 1},
                                        {"machine", machine_json(pool.size())},
+                                       {"clock", args.cpu_time ? "cpu" : "elapsed"},
                                        {"read_gb_per_s", rates.read_gb_per_s},
                                        {"byte_gop_per_s", rates.byte_gop_per_s},
                                        {"bf16_gop_per_s", rates.value_gop_per_s},
@@ -176,6 +180,8 @@ Verb add_bench_residue(CLI::App& bench, CLI::App** sub_command) {
       ->capture_default_str();
   app->add_option("--threads", args->threads, "CPU threads [all that this process may use]")
       ->check(CLI::Range(1, 1024));
+  app->add_flag("--cpu-time", args->cpu_time,
+                "The thread's own time, for busy machines; with --threads 1");
   app->add_option("--json", args->json_path, "Write the figures here; - for standard output");
   return [args] { return bench_residue(*args); };
 }

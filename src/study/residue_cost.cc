@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/checked_math.h"
 #include "base/interrupt.h"
 #include "checkpoint/residue.h"
@@ -21,8 +23,15 @@ constexpr int64_t kCopiedBytes = int64_t{96} << 20;  // of weights, so that no c
 constexpr int kMaxCopies = 64;
 constexpr size_t kMinRounds = 5;
 
-double microseconds(Clock::duration time) {
-  return std::chrono::duration<double, std::micro>(time).count();
+double elapsed_us(Clock::time_point since) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - since).count();
+}
+
+// By the clock that the case names.
+double now_us(bool cpu_time) {
+  timespec time{};
+  clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return 1e6 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_nsec);
 }
 
 // A way to compute the layer.
@@ -73,9 +82,9 @@ class Bench {
   void round() {
     for (Form& form : forms_) {
       const size_t copy = next_++ % weights_.size();
-      const Clock::time_point start = Clock::now();
+      const double start = now_us(what_.cpu_time);
       run(form, copy);
-      form.times.push_back(microseconds(Clock::now() - start));
+      form.times.push_back(now_us(what_.cpu_time) - start);
     }
   }
   void forget() {
@@ -250,11 +259,12 @@ Result<std::vector<ResidueCost>> measure_residue_cost(const ResidueCostCase& wha
                                                       std::span<const float> ratios,
                                                       const MachineRates& rates, double seconds,
                                                       ThreadPool& pool) {
+  SUB8_CHECK(!what.cpu_time || pool.size() == 1);
   SUB8_ASSIGN_OR_RETURN(Bench bench, Bench::make(what, ratios, pool));
   bench.round();  // warms page tables and the pool
   bench.forget();
   const Clock::time_point start = Clock::now();
-  for (size_t i = 0; i < kMinRounds || microseconds(Clock::now() - start) < 1e6 * seconds; ++i) {
+  for (size_t i = 0; i < kMinRounds || elapsed_us(start) < 1e6 * seconds; ++i) {
     SUB8_RETURN_IF_ERROR(check_interrupt());
     bench.round();
   }

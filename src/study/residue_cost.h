@@ -2,7 +2,8 @@
 // form beside the plain one, and storage.
 //
 // All forms of a layer are timed in turn, call by call, over copies of the weight that no cache
-// holds, so that ratios hold on a busy machine too.
+// holds. On a busy machine the time that one thread computes (`cpu_time`) tells more than the time
+// that passes: calls longer than a time slice are interrupted.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct ResidueCostCase {
   int64_t m = 1;
   RowClass row_class = RowClass::kPrompt;
   CpuPath path = CpuPath::kScalar;
+  bool cpu_time = false;  // of the process, in the place of elapsed time; for a pool of one thread
 };
 
 // What this machine can do at most, for the floor.

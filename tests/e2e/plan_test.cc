@@ -234,6 +234,7 @@ TEST_F(Plans, BenchResidueMeasuresEveryForm) {
                 .status,
             2);
   EXPECT_SAYS(run("bench residue --shapes 96x").err, "neither NxK");
+  EXPECT_SAYS(run("bench residue --cpu-time --threads 2").err, "--threads 1");
 }
 
 TEST_F(Plans, ReportsNameTheirBaseline) {
