@@ -138,6 +138,10 @@ Result<std::optional<float>> GgufSource::side_scale(const std::string& name) {
 Status GgufSource::take_side_scales(const std::string& base, Entry& entry, WeightInfo& info) {
   SUB8_ASSIGN_OR_RETURN(const auto scale, side_scale(base + ".scale"));
   SUB8_ASSIGN_OR_RETURN(info.input_scale, side_scale(base + ".input_scale"));
+  if (info.input_scale && *info.input_scale < format::power_of_two(-117)) {
+    return corrupt_data(file_.source() + ": tensor \"" + base + ".input_scale\": a scale of " +
+                        std::to_string(*info.input_scale));
+  }
   if (scale && entry.tensor->type != GgmlType::kNVFP4 && *scale != 1.0F) {
     return unsupported(file_.source() + ": tensor \"" + base + ".scale\" beside a " +
                        std::string(ggml_block(entry.tensor->type).name) +

@@ -1,6 +1,7 @@
 #include "checkpoint/hf_source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -312,6 +313,13 @@ Status HfSource::take_input_scale(const Slice& slice, const WeightFormat& format
                         std::to_string(value));
   }
   info.input_scale = names.outer_is_reciprocal ? 1.0F / value : value;
+  if (!(*info.input_scale >= format::power_of_two(-117)) || !std::isfinite(*info.input_scale)) {
+    return corrupt_data(tensor_label(*tensor) + ": an activation scale of " +
+                        std::to_string(value) + " is beyond what activations can be divided by");
+  }
+  const bool nvfp4 = format.element == format::kE2M1 && format.block_scale == BlockScale::kE4M3 &&
+                     format.group == format::kNvfp4Block;
+  info.input_format = nvfp4 ? format::ActivationFormat::kNvfp4 : format::ActivationFormat::kFp8;
   return {};
 }
 

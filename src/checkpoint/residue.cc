@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/json_keys.h"
+#include "checkpoint/fingerprint.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/residue_names.h"
 #include "checkpoint/safetensors.h"
@@ -46,6 +47,7 @@ class ModuleReader {
       out.masks[r].assign(tensor->data.begin(), tensor->data.end());
       SUB8_RETURN_IF_ERROR(check_masks(r, out.masks[r]));
     }
+    SUB8_RETURN_IF_ERROR(check_against_means(out));
     for (const size_t r : extended) {
       SUB8_ASSIGN_OR_RETURN(out.extensions[r], extension(r, groups));
     }
@@ -101,6 +103,28 @@ class ModuleReader {
     if (missing != (1u << filled) - 1u) {
       return fault(mask_name(ratio),
                    fmt::format("selects channels beyond the last one, {}", info_.cols - 1));
+    }
+    return {};
+  }
+
+  // Masks and amax follow from the same rows as the means.
+  Status check_against_means(const ResidueModule& module) const {
+    const auto largest = std::max_element(module.mean_abs.begin(), module.mean_abs.end());
+    if (*largest > module.amax) {
+      return fault("amax", fmt::format("is {}, less than the mean {} of channel {}{}", module.amax,
+                                       *largest, largest - module.mean_abs.begin(), kAgain));
+    }
+    ResidueModule expected;
+    expected.mean_abs = module.mean_abs;
+    select_channels(expected);
+    for (size_t r = 0; r < kSelectRatios.size(); ++r) {
+      const auto [got, want] =
+          std::mismatch(module.masks[r].begin(), module.masks[r].end(), expected.masks[r].begin());
+      if (got == module.masks[r].end()) continue;
+      return fault(mask_name(r),
+                   fmt::format("selects other channels of group {} ({:#04x}) than those with the "
+                               "largest means ({:#04x}){}",
+                               got - module.masks[r].begin(), *got, *want, kAgain));
     }
     return {};
   }
@@ -201,13 +225,75 @@ Result<Entry> read_entry(const std::string& name, const JsonRef& node, const Wei
   return out;
 }
 
+// Other weights than these have other statistics.
+Status check_model(const JsonRef& root, const WeightSource& source) {
+  SUB8_ASSIGN_OR_RETURN(const JsonRef node, root.at("model"));
+  ModelFingerprint stored;
+  SUB8_ASSIGN_OR_RETURN(const JsonRef layout, node.at("layout"));
+  SUB8_ASSIGN_OR_RETURN(stored.layout, layout.as_string());
+  SUB8_ASSIGN_OR_RETURN(const JsonRef content, node.at("content"));
+  SUB8_ASSIGN_OR_RETURN(stored.content, content.as_string());
+  SUB8_ASSIGN_OR_RETURN(const ModelFingerprint model, fingerprint(source));
+  if (model == stored) return {};
+  const bool other_layout = model.layout != stored.layout;
+  return corrupt_data(
+      fmt::format("{}: made for another model: {} differ (file {}, this model {}){}", node.where(),
+                  other_layout ? "names, shapes or stored types" : "the weights' values",
+                  (other_layout ? stored.layout : stored.content).substr(0, 40),
+                  other_layout ? model.layout : model.content, kAgain));
+}
+
+Status read_alpha(const JsonRef& root, Residue& out) {
+  SUB8_ASSIGN_OR_RETURN(const std::string name, root.get_string("activation_alpha", ""));
+  if (name.empty()) return {};
+  const auto source = format::parse_alpha_source(name);
+  if (!source || *source == format::AlphaSource::kTensor) {
+    return corrupt_data(fmt::format("{}.activation_alpha is '{}', expected 'row', 'static' or null",
+                                    root.where(), name.substr(0, 40)));
+  }
+  out.alpha = source;
+  return {};
+}
+
+// Takes both tensors from the file; `layers` of the model, or 0 where the file has none.
+Status read_kv_scales(int64_t layers, std::map<std::string, const Tensor*, std::less<>>& tensors,
+                      const fs::path& path, std::vector<KvScalePair>& out) {
+  out.resize(static_cast<size_t>(layers));
+  if (layers == 0) return {};
+  for (const std::string_view name : kKvScaleNames) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end())
+      return corrupt_data(fmt::format("{}: {} is missing{}", path.string(), name, kAgain));
+    const Tensor& tensor = *found->second;
+    tensors.erase(found);
+    if (tensor.dtype != DType::kF32 || tensor.shape != std::vector<int64_t>{layers}) {
+      return corrupt_data(fmt::format("{}: {} is {} {}, expected F32 [{}]", path.string(), name,
+                                      format::dtype_name(tensor.dtype), shape_text(tensor.shape),
+                                      layers));
+    }
+    for (size_t layer = 0; layer < out.size(); ++layer) {
+      float value = 0;
+      std::memcpy(&value, tensor.data.data() + layer * sizeof value, sizeof value);
+      if (!(value > 0) || !std::isfinite(value)) {
+        return corrupt_data(
+            fmt::format("{}: {} has the value {} for layer {}, expected a finite "
+                        "one above 0{}",
+                        path.string(), name, value, layer, kAgain));
+      }
+      (name == kKvScaleNames[0] ? out[layer].k : out[layer].v) = value;
+    }
+  }
+  return {};
+}
+
 Status read_header(const JsonRef& root, Residue& out) {
   SUB8_ASSIGN_OR_RETURN(const JsonRef version_node, root.at("format_version"));
   SUB8_ASSIGN_OR_RETURN(const int64_t version, version_node.as_int(0, INT32_MAX));
   if (version != kResidueFormatVersion) {
-    return unsupported(fmt::format("{}: this program reads version {}, the file has {}",
-                                   version_node.where(), kResidueFormatVersion, version));
+    return unsupported(fmt::format("{}: this program reads version {}, the file has {}{}",
+                                   version_node.where(), kResidueFormatVersion, version, kAgain));
   }
+  SUB8_RETURN_IF_ERROR(read_alpha(root, out));
   SUB8_ASSIGN_OR_RETURN(out.original, root.get_string("original", ""));
   SUB8_ASSIGN_OR_RETURN(const JsonRef calibration, root.at("calibration"));
   constexpr int64_t kMost = int64_t{1} << 53;
@@ -261,6 +347,7 @@ Result<std::shared_ptr<const Residue>> read_residue(const fs::path& model_direct
   const JsonRef root(value, json_path.string());
   auto out = std::make_shared<Residue>();
   SUB8_RETURN_IF_ERROR(read_header(root, *out));
+  SUB8_RETURN_IF_ERROR(check_model(root, source));
   SUB8_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(tensors_path));
   SUB8_ASSIGN_OR_RETURN(const JsonRef id_node, root.at("id"));
   SUB8_ASSIGN_OR_RETURN(const std::string id, id_node.as_string());
@@ -279,6 +366,12 @@ Result<std::shared_ptr<const Residue>> read_residue(const fs::path& model_direct
                              .read(entry.extended, out->modules[name]));
     out->modules[name].prefill_ratio = entry.prefill_ratio;
   }
+  SUB8_ASSIGN_OR_RETURN(const int64_t layers, root.get_int("kv_scale_layers", 0, 0, INT32_MAX));
+  if (layers != 0 && layers != source.config().layers) {
+    return corrupt_data(fmt::format("{}.kv_scale_layers is {}, the model has {} layers{}",
+                                    root.where(), layers, source.config().layers, kAgain));
+  }
+  SUB8_RETURN_IF_ERROR(read_kv_scales(layers, tensors, tensors_path, out->kv_scales));
   if (!tensors.empty()) {
     return corrupt_data(fmt::format("{}: the tensor \"{}\" belongs to no module of residue.json",
                                     tensors_path.string(), tensors.begin()->first.substr(0, 100)));

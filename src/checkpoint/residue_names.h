@@ -12,7 +12,7 @@
 
 namespace sub8::checkpoint {
 
-inline constexpr int64_t kResidueFormatVersion = 1;
+inline constexpr int64_t kResidueFormatVersion = 2;
 inline constexpr std::string_view kResidueIdKey = "residue_id";  // in the tensors' metadata
 
 inline std::filesystem::path residue_json_path(const std::filesystem::path& model_directory) {
@@ -21,6 +21,8 @@ inline std::filesystem::path residue_json_path(const std::filesystem::path& mode
 inline std::filesystem::path residue_tensors_path(const std::filesystem::path& model_directory) {
   return model_directory / "sub8" / "residue.safetensors";
 }
+
+inline constexpr std::string_view kKvScaleNames[] = {"kv_cache.k_scale", "kv_cache.v_scale"};
 
 // By place in kSelectRatios; the digits are thousandths.
 inline constexpr std::string_view kRatioDigits[] = {"125", "250", "500"};

@@ -5,6 +5,7 @@
 #include "base/checked_math.h"
 #include "base/file.h"
 #include "base/fnv1a.h"
+#include "checkpoint/fingerprint.h"
 #include "checkpoint/pretty_json.h"
 #include "checkpoint/residue.h"
 #include "checkpoint/residue_names.h"
@@ -24,8 +25,8 @@ std::span<const uint8_t> bytes_of(const T* values, size_t count) {
   return {reinterpret_cast<const uint8_t*>(values), count * sizeof(T)};
 }
 
-json::object description(const Residue& residue, const WeightSource& source,
-                         const ExtensionPlan& plan) {
+json::object description(const Residue& residue, const ModelFingerprint& model,
+                         const WeightSource& source, const ExtensionPlan& plan) {
   json::object modules;
   for (const auto& [name, module] : residue.modules) {
     const WeightInfo* info = source.find(name);
@@ -44,12 +45,16 @@ json::object description(const Residue& residue, const WeightSource& source,
   return {
       {"format_version", kResidueFormatVersion},
       {"id", ""},
+      {"model", json::object{{"layout", model.layout}, {"content", model.content}}},
       {"original", residue.original.empty() ? json::value(nullptr) : json::value(residue.original)},
       {"calibration", json::object{{"text", residue.text},
                                    {"samples", residue.samples},
                                    {"length", residue.length},
                                    {"tokens", residue.tokens},
                                    {"seed", residue.seed}}},
+      {"activation_alpha", residue.alpha ? json::value(format::alpha_source_name(*residue.alpha))
+                                         : json::value(nullptr)},
+      {"kv_scale_layers", residue.kv_scales.size()},
       {"modules", std::move(modules)}};
 }
 
@@ -87,7 +92,24 @@ std::vector<TensorSpec> tensor_specs(const Residue& residue, const WeightSource&
         out.push_back({prefix + ".weight_scale_2", DType::kF32, outer_scale_shape(m)});
     }
   }
+  if (residue.kv_scales.empty()) return out;
+  for (const std::string_view name : kKvScaleNames)
+    out.push_back(
+        {std::string(name), DType::kF32, {static_cast<int64_t>(residue.kv_scales.size())}});
   return out;
+}
+
+Status write_kv_scales(SafetensorsWriter& writer, const std::vector<KvScalePair>& scales) {
+  if (scales.empty()) return {};
+  std::vector<float> k;
+  std::vector<float> v;
+  for (const KvScalePair& pair : scales) {
+    SUB8_CHECK(pair.k > 0 && pair.v > 0);
+    k.push_back(pair.k);
+    v.push_back(pair.v);
+  }
+  SUB8_RETURN_IF_ERROR(writer.write(std::string(kKvScaleNames[0]), bytes_of(k.data(), k.size())));
+  return writer.write(std::string(kKvScaleNames[1]), bytes_of(v.data(), v.size()));
 }
 
 Status write_module(SafetensorsWriter& writer, const std::string& name,
@@ -109,20 +131,41 @@ Status write_extension(SafetensorsWriter& writer, const std::string& prefix,
                       bytes_of(m.outer_scales.data(), m.outer_scales.size()));
 }
 
-Status make_folder(const fs::path& model_directory) {
+// The new folder, with everything of the old one but the pair itself.
+Result<OutputDirectory> make_folder(const fs::path& model_directory) {
   std::error_code error;
   if (!fs::is_directory(model_directory, error)) {
     return invalid_argument(fmt::format(
         "'{}' is not a directory: nothing can be stored beside a single file; `sub8 quantize` "
-        "makes a directory of it",
+        "makes a directory of it, and `sub8 calibrate --out DIR` stores elsewhere",
         model_directory.string()));
   }
-  fs::create_directory(model_directory / "sub8", error);
-  if (error) {
-    return resource_exhausted(fmt::format("could not create '{}': {}",
-                                          (model_directory / "sub8").string(), error.message()));
+  const fs::path folder = model_directory / "sub8";
+  SUB8_ASSIGN_OR_RETURN(OutputDirectory out, OutputDirectory::create(folder, true));
+  if (!fs::exists(folder, error)) return out;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const fs::path name = entry.path().filename();
+    if (name == residue_json_path("").filename() || name == residue_tensors_path("").filename())
+      continue;
+    fs::copy(entry.path(), out.path() / name,
+             fs::copy_options::recursive | fs::copy_options::copy_symlinks, error);
+    if (error) {
+      return resource_exhausted(fmt::format("could not copy '{}' beside the new calibration: {}",
+                                            entry.path().string(), error.message()));
+    }
   }
-  return {};
+  if (error) {
+    return resource_exhausted(
+        fmt::format("could not read the folder '{}': {}", folder.string(), error.message()));
+  }
+  return out;
+}
+
+// On the disk before the folders change places.
+Status write_text(const fs::path& path, std::string_view text) {
+  SUB8_ASSIGN_OR_RETURN(FileWriter writer, FileWriter::create(path));
+  SUB8_RETURN_IF_ERROR(writer.write(text));
+  return writer.finish();
 }
 
 }  // namespace
@@ -130,22 +173,20 @@ Status make_folder(const fs::path& model_directory) {
 Status write_residue(const fs::path& model_directory, const Residue& residue,
                      const WeightSource& source, const ExtensionPlan& plan,
                      const ExtensionFn& extend) {
-  json::object root = description(residue, source, plan);
-  Fnv1a fingerprint;
+  SUB8_ASSIGN_OR_RETURN(const ModelFingerprint model, fingerprint(source));
+  json::object root = description(residue, model, source, plan);
+  Fnv1a id;
   const std::string text = json::serialize(root);
-  fingerprint.add(bytes_of(text.data(), text.size()));
+  id.add(bytes_of(text.data(), text.size()));
   for (const auto& [name, module] : residue.modules)
-    fingerprint.add(bytes_of(module.mean_abs.data(), module.mean_abs.size()));
-  root["id"] = fingerprint.text();
+    id.add(bytes_of(module.mean_abs.data(), module.mean_abs.size()));
+  root["id"] = id.text();
 
-  SUB8_RETURN_IF_ERROR(make_folder(model_directory));
-  // Only its working directory is used: it vanishes with everything in it unless moved away.
-  SUB8_ASSIGN_OR_RETURN(OutputDirectory output,
-                        OutputDirectory::create(model_directory / "sub8" / "residue", false));
+  SUB8_ASSIGN_OR_RETURN(OutputDirectory output, make_folder(model_directory));
   SUB8_ASSIGN_OR_RETURN(
       SafetensorsWriter writer,
       SafetensorsWriter::create(output.path(), tensor_specs(residue, source, plan),
-                                {{std::string(kResidueIdKey), fingerprint.text()}}, INT64_MAX));
+                                {{std::string(kResidueIdKey), id.text()}}, INT64_MAX));
   for (const auto& [name, module] : residue.modules) {
     SUB8_RETURN_IF_ERROR(write_module(writer, name, module));
     const auto extended = plan.find(name);
@@ -155,15 +196,18 @@ Status write_residue(const fs::path& model_directory, const Residue& residue,
       SUB8_RETURN_IF_ERROR(write_extension(writer, name + "." + extension_name(r), columns));
     }
   }
+  SUB8_RETURN_IF_ERROR(write_kv_scales(writer, residue.kv_scales));
   SUB8_RETURN_IF_ERROR(writer.finish());
-  const fs::path target = residue_tensors_path(model_directory);
+  const fs::path target = output.path() / residue_tensors_path("").filename();
   std::error_code error;
   fs::rename(output.path() / "model.safetensors", target, error);
   if (error) {
     return resource_exhausted(fmt::format("could not move the finished file to '{}': {}",
                                           target.string(), error.message()));
   }
-  return write_file_atomic(residue_json_path(model_directory), pretty_json(root));
+  SUB8_RETURN_IF_ERROR(
+      write_text(output.path() / residue_json_path("").filename(), pretty_json(root)));
+  return output.commit();
 }
 
 }  // namespace sub8::checkpoint

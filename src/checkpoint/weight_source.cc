@@ -20,6 +20,13 @@ bool looks_like_hub_id(const std::string& text) {
 
 }  // namespace
 
+std::optional<float> WeightInfo::static_alpha(format::ActivationFormat activations) const {
+  if (!input_scale || activations == input_format) return input_scale;
+  // amax is 2688 alpha in NVFP4 and 448 alpha in FP8.
+  const bool from_nvfp4 = input_format == format::ActivationFormat::kNvfp4;
+  return format::activation_alpha(activations, *input_scale * (from_nvfp4 ? 2688.0F : 448.0F));
+}
+
 WeightSource::~WeightSource() = default;
 
 const WeightInfo* WeightSource::find(std::string_view name) const {

@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/model_config.h"
+#include "format/activation.h"
 #include "format/weight_format.h"
 #include "tensor/stored_matrix.h"
 
@@ -49,8 +50,12 @@ struct WeightInfo {
   int64_t stored_bytes = 0;  // codes and scales in the file
   std::filesystem::path file;
   // Static activation scale of the layer as a multiplier (value = code * block scale * this), if
-  // the export has one.
+  // the export has one, and the activations that it is for: kNvfp4 or kFp8.
   std::optional<float> input_scale;
+  format::ActivationFormat input_format = format::ActivationFormat::kNvfp4;
+  // The static alpha for NVFP4 or FP8 activations: input_scale, or the same largest magnitude in
+  // the other format.
+  std::optional<float> static_alpha(format::ActivationFormat activations) const;
 
   bool quantized() const { return kind != WeightKind::kVector && !format.dense; }
 };
@@ -71,6 +76,8 @@ class WeightSource {
 
   // The directory or the GGUF file, as it was named.
   const std::filesystem::path& path() const { return path_; }
+  // What the files hold: this source itself, or the one whose weights it changes.
+  virtual const WeightSource& stored() const { return *this; }
   virtual const ModelConfig& config() const = 0;
   const GenerationConfig& generation_config() const { return generation_config_; }
   const CheckpointTexts& texts() const { return texts_; }

@@ -17,6 +17,7 @@ namespace sub8::checkpoint {
 
 class WrappedSource : public WeightSource {
  public:
+  const WeightSource& stored() const override { return source_->stored(); }
   const ModelConfig& config() const override { return source_->config(); }
   const GgufTokenizer* gguf_tokenizer() const override { return source_->gguf_tokenizer(); }
   bool tied_head() const override { return source_->tied_head(); }

@@ -203,6 +203,7 @@ Result<std::unique_ptr<Engine>> make_engine(const Bundle& bundle, const RunOptio
   model_options.mode = options.mode;
   model_options.mixed_modes = options.mixed_modes;
   model_options.residue = options.residue;
+  model_options.extend = options.extend;
   model_options.max_context = length;
   model_options.max_rows = std::max<int64_t>(options.max_batch_tokens, options.max_sequences);
   model_options.max_logit_rows = std::min(options.max_sequences, kMaxLogitRows);

@@ -54,6 +54,7 @@ struct RunOptions {
   model::ModeOptions mode;
   bool mixed_modes = false;                            // see ModelOptions
   std::shared_ptr<const checkpoint::Residue> residue;  // see ModelOptions
+  model::ExtendFn extend;                              // see ModelOptions
   int64_t max_model_len = 0;  // 0: the model's limit, at most kDefaultModelLen
   int64_t max_batch_tokens = 512;
   int max_sequences = 1;

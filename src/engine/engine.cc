@@ -149,6 +149,7 @@ Engine::Engine(std::unique_ptr<Runner> runner, const Tokenizer& tokenizer,
   info_.kv_bytes = r.kv_bytes;
   info_.weight_bytes = r.weight_bytes;
   info_.kv_type = r.kv_type;
+  info_.kv_scales = r.kv_scales;
   info_.attention = r.attention;
   info_.prefix_cache = options_.prefix_cache;
   info_.reuse_generated = options_.reuse_generated;

@@ -51,7 +51,9 @@ struct EngineInfo {
   int64_t kv_token_bytes() const {
     return kv_pages == 0 ? 0 : kv_bytes / (int64_t{kv_pages} * page_tokens);
   }
-  std::string kv_type;    // "bf16", ...
+  std::string kv_type;  // "bf16", ...
+  std::string
+      kv_scales;  // of fp8 and nvfp4 pages: "calibrated", "of the checkpoint", "1"; or empty
   std::string attention;  // of generated rows: "16-bit", "resattn", ...
   bool prefix_cache = false;
   bool reuse_generated = false;

@@ -18,6 +18,7 @@ class ModelRunner final : public Runner {
     info_.kv_bytes = model_->kv_bytes();
     info_.weight_bytes = model_->weight_bytes();
     info_.kv_type = kernels::kv_type_name(options.kv_type);
+    info_.kv_scales = model_->kv_scale_origin();
     info_.path = options.path;
     info_.attention =
         kernels::attention_kind_name(model_->attention(model_->mode(), RowClass::kGenerated));

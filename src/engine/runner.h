@@ -25,6 +25,7 @@ struct RunnerInfo {
   int64_t kv_bytes = 0;
   int64_t weight_bytes = 0;
   std::string kv_type;
+  std::string kv_scales;            // of fp8 and nvfp4 pages: where they come from
   std::string attention;            // kind that generated rows use: "16-bit", "resattn", ...
   CpuPath path = CpuPath::kScalar;  // for what the host does with logits
   model::ExecutionMode mode = model::ExecutionMode::kWeightOnly;  // what kAuto means

@@ -16,12 +16,32 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string_view>
 
 #include "format/block.h"
 
 namespace sub8::format {
 
 enum class ActivationFormat : uint8_t { kNvfp4, kMxfp4, kMxfp8, kFp8 };
+
+// What an alpha is taken from, for the formats that have one.
+enum class AlphaSource : uint8_t {
+  kRow,     // each row's own amax
+  kStatic,  // one given value, from calibration
+  kTensor,  // the amax of all rows of a call: not batch-invariant, for comparison only
+};
+inline constexpr std::string_view kAlphaSourceNames[] = {"row", "static", "tensor"};
+constexpr std::string_view alpha_source_name(AlphaSource source) {
+  return kAlphaSourceNames[static_cast<size_t>(source)];
+}
+constexpr std::optional<AlphaSource> parse_alpha_source(std::string_view name) {
+  for (size_t i = 0; i < std::size(kAlphaSourceNames); ++i) {
+    if (name == kAlphaSourceNames[i]) return static_cast<AlphaSource>(i);
+  }
+  return std::nullopt;
+}
 
 SUB8_HD constexpr ElementFormat activation_element(ActivationFormat f) {
   return f == ActivationFormat::kNvfp4 || f == ActivationFormat::kMxfp4 ? kE2M1 : kE4M3;

@@ -27,7 +27,7 @@ Status add_linear(std::vector<Op>& ops, Weights& weights, const std::string& pre
     SUB8_CHECK_EQ(linear.matrix->cols, in.cols);
     const View part{out.buffer, column, linear.matrix->rows};
     ops.push_back(LinearOp{linear.name, linear.modules, linear.matrix, linear.bias, accumulate, in,
-                           part, linear.input_scale, linear.prompt});
+                           part, linear.nvfp4_alpha, linear.fp8_alpha, linear.prompt});
     column += linear.matrix->rows;
   }
   SUB8_CHECK_EQ(column, out.column + out.cols);

@@ -10,6 +10,7 @@
 #include "kernels/embed/embed.h"
 #include "kernels/kv_write/kv_write.h"
 #include "kernels/linear/op.h"
+#include "model/mode_summary.h"
 #include "model/model.h"
 
 namespace sub8::model {
@@ -225,7 +226,7 @@ class CpuExecutor {
       args.m = count;
       args.weight = op.weight;
       args.how = how;
-      args.input_scale = op.input_scale;
+      args.alpha = input_alpha(op, how).value_or(InputAlpha{});
       args.prompt = op.prompt;
       args.bias = op.bias;
       args.accumulate = op.accumulate;

@@ -47,6 +47,11 @@ Result<ExecutionMode> parse_execution_mode(std::string_view name);
 // Whether a row's result is the same whatever else is in the step.
 constexpr bool batch_invariant(ExecutionMode mode) { return mode != ExecutionMode::kPaper; }
 
+// Whether the mode computes some layers with activations in 4 or 8 bits.
+constexpr bool quantises_activations(ExecutionMode mode) {
+  return mode != ExecutionMode::kAuto && mode != ExecutionMode::kWeightOnly;
+}
+
 // Every batch-invariant mode but kAuto, in the order of the enumeration.
 std::span<const ExecutionMode> invariant_modes();
 
@@ -66,6 +71,9 @@ struct ModeOptions {
   // calibrated masks 0.125, 0.25, 0.5. Nothing: a plan's ratios, else defaults
   // (layer_prefill_ratio).
   std::optional<float> prefill_ratio;
+  // Where the alphas of NVFP4 and FP8 activations come from. Nothing: what the calibration says,
+  // else for NVFP4 the checkpoint's static input scale where it has one, else each row's own amax.
+  std::optional<format::AlphaSource> alpha;
   // Attention of generated rows. Nothing: resattn under kResidue and kPaper over nvfp4 pages, else
   // 16-bit.
   std::optional<kernels::AttentionKind> attention;

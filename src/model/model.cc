@@ -35,11 +35,13 @@ Result<std::unique_ptr<Model>> Model::load(const checkpoint::WeightSource& sourc
           })));
   model->weights_ = std::make_unique<Weights>(
       source, options.path, pool, exact ? format::DType::kF32 : format::DType::kBF16,
-      ExecutionOptions{options.mode, options.residue}, options.progress);
+      ExecutionOptions{options.mode, options.mixed_modes, options.residue, options.extend},
+      options.progress);
   const auto build =
       model->config_.architecture == checkpoint::Architecture::kOpt ? build_opt : build_llama;
   SUB8_ASSIGN_OR_RETURN(model->program_, build(model->config_, options, *model->weights_));
   SUB8_RETURN_IF_ERROR(model->check_mode(model->usable(wanted)));
+  SUB8_RETURN_IF_ERROR(model->check_alpha());
   SUB8_RETURN_IF_ERROR(model->read_kv_scales(source));
   model->row_modes_.push_back(model->mode());
   for (const ExecutionMode mode : invariant_modes()) {
@@ -99,20 +101,53 @@ Status Model::check_mode(bool useful) const {
       execution_mode_name(mode), fp8 ? "coded" : "nvfp4 or mxfp4", fp8 ? "e3m2" : "nvfp4"));
 }
 
+// An alpha that was asked for and that no layer has would go unnoticed.
+Status Model::check_alpha() const {
+  if (!options_.mode.alpha) return {};
+  const bool asked_mode = quantises_activations(mode());
+  if (!asked_mode && !options_.mixed_modes) {
+    return invalid_argument(
+        fmt::format("an alpha belongs to modes with activations in 4 or 8 bits, not to '{}'",
+                    execution_mode_name(mode())));
+  }
+  if (options_.substitution || options_.mixed_modes) return {};
+  const auto& matrices = weights_->matrices();
+  const bool used = std::any_of(matrices.begin(), matrices.end(), [&](const PackedMatrix& w) {
+    const RowExecution rows = row_execution(mode(), w.format, 0, RowClass::kGenerated, 1);
+    return !rows.weight_only && format::has_alpha(rows.format);
+  });
+  if (used) return {};
+  return invalid_argument(
+      fmt::format("no layer has activations with an alpha in the mode '{}': NVFP4 and FP8 "
+                  "activations have one, MXFP4 and MXFP8 have not",
+                  execution_mode_name(mode())));
+}
+
 Status Model::read_kv_scales(const checkpoint::WeightSource& source) {
   const bool coded =
       options_.kv_type == kernels::KvType::kFp8 || options_.kv_type == kernels::KvType::kNvfp4;
+  const checkpoint::Residue* residue = options_.residue.get();
+  const bool calibrated = coded && residue != nullptr && !residue->kv_scales.empty();
+  int64_t exported = 0;
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
     kernels::KvScales scales;
-    if (coded) {
+    if (calibrated) {
+      const checkpoint::KvScalePair& pair = residue->kv_scales.at(static_cast<size_t>(layer));
+      scales = {pair.k, pair.v};
+    } else if (coded) {
       SUB8_ASSIGN_OR_RETURN(const auto k, source.kv_scale(layer, false));
       SUB8_ASSIGN_OR_RETURN(const auto v, source.kv_scale(layer, true));
       scales = {k.value_or(1.0f), v.value_or(1.0f)};
+      exported += k && v ? 1 : 0;
     }
     if (Status fits = kernels::check_kv_scales(scales); !fits.ok())
       return fits.error().within(fmt::format("layer {}", layer));
     kv_scales_.push_back(scales);
   }
+  if (!coded) return {};
+  kv_scale_origin_ = calibrated ? "calibrated" : exported > 0 ? "of the checkpoint" : "1";
+  if (exported > 0 && exported < config_.layers)
+    kv_scale_origin_ += fmt::format(" for {} of {} layers", exported, config_.layers);
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -37,8 +38,11 @@ struct ModelOptions {
   // Rows may also be run in every other batch-invariant mode that some layer can use (row_modes()),
   // over the same weights. The prefill ratio is `mode`'s for all of them.
   bool mixed_modes = false;
-  // Masks and columns of K-Ext; null where the model has none (or the mode needs none).
+  // Calibration: masks and columns of K-Ext, static alphas, KV scales; null where the model has
+  // none (or the mode needs none).
   std::shared_ptr<const checkpoint::Residue> residue;
+  // Makes K-Ext's columns where weights are quantised at load; empty: the residue's own.
+  ExtendFn extend;
   int64_t max_rows = 512;       // token rows per step
   int64_t max_logit_rows = 16;  // rows per logits() call
   int64_t max_context = 0;      // longest sequence; 0: the model's limit
@@ -120,10 +124,13 @@ class Model {
   ThreadPool& pool() const { return *pool_; }
   int64_t weight_bytes() const { return weights_->packed_bytes(); }
   int64_t kv_bytes() const;
-  // Of a layer's fp8 or nvfp4 pages: the checkpoint's k_scale and v_scale, else 1.
+  // Of a layer's fp8 or nvfp4 pages: calibrated, else the checkpoint's k_scale and v_scale, else 1.
   const kernels::KvScales& kv_scales(int layer) const {
     return kv_scales_[static_cast<size_t>(layer)];
   }
+  // Where they come from, for people: "calibrated", "of the checkpoint", "of the checkpoint for 3
+  // of 30 layers", "1"; empty where the pages have none.
+  const std::string& kv_scale_origin() const { return kv_scale_origin_; }
   // How rows of a mode and class attend.
   kernels::AttentionKind attention(ExecutionMode mode, RowClass row_class) const;
   // What kAuto and the loaded mode come to: never kAuto.
@@ -166,6 +173,7 @@ class Model {
   Status allocate_quantized();
   // `useful`: some weight exists to which the mode makes a difference.
   Status check_mode(bool useful) const;
+  Status check_alpha() const;
   bool uses(ExecutionMode mode, const format::WeightFormat& format) const;
   bool usable(ExecutionMode mode) const;
   void set_groups(const Batch& batch);
@@ -183,6 +191,7 @@ class Model {
   std::vector<AlignedBuffer<float>> rope_tables_;
   std::vector<AlignedBuffer<uint8_t>> kv_;  // per layer
   std::vector<kernels::KvScales> kv_scales_;
+  std::string kv_scale_origin_;
   AlignedBuffer<std::byte> attention_workspace_;
   AlignedBuffer<std::byte> linear_workspace_;
   AlignedBuffer<float> position_scratch_;  // one row per thread

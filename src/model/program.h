@@ -8,12 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "format/activation.h"
 #include "kernels/activation/activation.h"
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
@@ -79,6 +79,14 @@ struct Compensation {
   const PackedMatrix* extension = nullptr;  // [N, selected channels]
 };
 
+// Where the alpha of a layer's quantised activations comes from.
+struct InputAlpha {
+  format::AlphaSource source = format::AlphaSource::kRow;
+  float value = 0;  // kStatic: positive
+
+  bool operator==(const InputAlpha&) const = default;
+};
+
 // out = in W^T + bias, or out += that.
 struct LinearOp {
   std::string name;                  // module, or several joined with '+', for reports
@@ -87,8 +95,8 @@ struct LinearOp {
   const float* bias = nullptr;
   bool accumulate = false;
   View in, out;
-  std::optional<float> input_scale;  // static alpha of the activations, where the export has one
-  Compensation prompt;               // of prompt rows, where the mode has one
+  InputAlpha nvfp4_alpha, fp8_alpha;  // by the activations that the mode gives the layer
+  Compensation prompt;                // of prompt rows, where the mode has one
 };
 
 // Rotates q and k in place with rope table `table` of the program.

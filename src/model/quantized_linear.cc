@@ -67,9 +67,9 @@ void run_chunk(const QuantizedLinearArgs& a, QuantizedLinearBuffers& buffers, Th
   q.path = w.path;
   q.rule.format = a.how.format;
   q.rule.mx_rule = a.mx_rule;
-  if (a.input_scale && a.how.format == format::ActivationFormat::kNvfp4) {
-    q.rule.alpha_source = kernels::AlphaSource::kStatic;
-    q.rule.static_alpha = *a.input_scale;
+  if (format::has_alpha(a.how.format)) {
+    q.rule.alpha_source = a.alpha.source;
+    q.rule.static_alpha = a.alpha.value;
   }
   q.x = a.x + first * a.x_stride;
   q.x_stride = a.x_stride;

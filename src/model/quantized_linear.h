@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "base/aligned_buffer.h"
@@ -43,8 +42,8 @@ struct QuantizedLinearArgs {
   const PackedMatrix* weight = nullptr;
   RowExecution how;  // not weight-only
   format::MxRule mx_rule = format::MxRule::kEven;
-  std::optional<float> input_scale;  // static alpha of NVFP4 activations
-  Compensation prompt;               // what a ratio between 0 and 1 needs
+  InputAlpha alpha;     // kTensor: of the rows that are quantised at a time
+  Compensation prompt;  // what a ratio between 0 and 1 needs
   const float* bias = nullptr;
   bool accumulate = false;
   float* y = nullptr;  // [m][y_stride]

@@ -58,7 +58,7 @@ void Model::substitute_linear(size_t op, const LinearSubstitute* substitute) {
   SUB8_CHECK(linear != nullptr);
   substituted_.emplace(op, *linear);
   linear->weight = &substitute->weight;
-  linear->input_scale.reset();
+  linear->nvfp4_alpha = linear->fp8_alpha = {};
   linear->prompt = {substitute->ratio, substitute->masks,
                     substitute->extension ? &*substitute->extension : nullptr};
 }

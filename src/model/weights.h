@@ -4,6 +4,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,10 +29,17 @@ struct LoadProgress {
 };
 using LoadProgressFn = std::function<void(const LoadProgress&)>;
 
+// K-Ext's columns of a weight that is quantised at load; `base` are the weight's codes and scales,
+// `masks` the channels.
+using ExtendFn = std::function<Result<StoredMatrix>(
+    const StoredMatrix& base, std::string_view module, std::span<const uint8_t> masks)>;
+
 // What execution needs to know to pack a weight.
 struct ExecutionOptions {
   ModeOptions mode;
+  bool mixed_modes = false;                            // rows may run in every mode
   std::shared_ptr<const checkpoint::Residue> residue;  // or null
+  ExtendFn extend;  // in the place of the residue's stored columns; or empty
 };
 
 // Reads from a source and keeps what it packed. Pointers it returns stay valid as long as it lives.
@@ -46,14 +55,14 @@ class Weights {
         progress_(std::move(progress)) {}
 
   // One or several modules that share their input, packed as one matrix where their formats and
-  // static activation scales allow it. `prefix` + names[i] are the modules; the result holds one or
+  // static alphas allow it. `prefix` + names[i] are the modules; the result holds one or
   // names.size() matrices, in order.
   struct Linear {
     std::string name;                  // the modules' names, joined
     std::vector<std::string> modules;  // in the order of the matrix' rows
     const PackedMatrix* matrix;
-    const float* bias;                 // or null
-    std::optional<float> input_scale;  // static alpha of the activations; the parts have the same
+    const float* bias;                  // or null
+    InputAlpha nvfp4_alpha, fp8_alpha;  // the parts have the same
     Compensation prompt;
   };
   Result<std::vector<Linear>> linear(std::string_view prefix, const std::vector<std::string>& names,
@@ -72,6 +81,13 @@ class Weights {
 
  private:
   void report(std::string_view module);
+  // The alpha of a module's activations in NVFP4 or FP8.
+  Result<InputAlpha> alpha(const std::string& module, const format::WeightFormat& weight,
+                           format::ActivationFormat activations) const;
+  // The columns of ratio `index`: stored, or made from `base`; nothing where there are none.
+  Result<std::optional<StoredMatrix>> columns(const std::string& module, const StoredMatrix& base,
+                                              size_t index) const;
+  bool has_columns(const std::string& module, size_t index) const;
   Result<Compensation> compensation(const std::vector<std::string>& modules,
                                     const std::vector<const StoredMatrix*>& parts);
 

@@ -61,12 +61,17 @@ json::object sub8_config(const Plan& plan) {
   return out;
 }
 
+const char* modelopt_algorithm(const Plan& plan) {
+  return plan.input_scales ? "NVFP4" : "W4A16_NVFP4";
+}
+
 json::object modelopt_config(const Plan& plan, std::string_view version) {
   const json::object weights = {
       {"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
-  const json::object group = {{"weights", weights}, {"targets", json::array{"Linear"}}};
+  json::object group = {{"weights", weights}, {"targets", json::array{"Linear"}}};
+  if (plan.input_scales) group["input_activations"] = weights;
   json::object out = {{"quant_method", "modelopt"},
-                      {"quant_algo", "W4A16_NVFP4"},
+                      {"quant_algo", modelopt_algorithm(plan)},
                       {"config_groups", json::object{{"group_0", group}}},
                       {"ignore", kept_modules(plan)},
                       {"producer", json::object{{"name", kProducer}, {"version", version}}}};
@@ -87,9 +92,14 @@ json::object compressed_tensors_config(const Plan& plan) {
                                 {"symmetric", true},
                                 {"dynamic", false},
                                 {"scale_dtype", nvfp4 ? "torch.float8_e4m3fn" : "torch.uint8"}};
+  json::value activations = nullptr;
+  if (plan.input_scales) {  // block scales are found at run time, the tensor scale is stored
+    activations = weights;
+    activations.as_object()["dynamic"] = "local";
+  }
   const json::object group = {{"format", name},
                               {"weights", weights},
-                              {"input_activations", nullptr},
+                              {"input_activations", activations},
                               {"output_activations", nullptr},
                               {"targets", json::array{"Linear"}}};
   json::array ignore;
@@ -132,6 +142,11 @@ ModuleTensors module_tensors(const PlannedWeight& w, Layout layout) {
     out.outer_scales = TensorSpec{named(names.outer_scale), DType::kF32, std::move(shape)};
     out.outer_is_reciprocal = names.outer_is_reciprocal;
   }
+  if (w.input_scale) {
+    const bool one = names.outer_is_reciprocal;
+    out.input_scale = TensorSpec{named(names.input_scale), DType::kF32,
+                                 one ? std::vector<int64_t>{1} : std::vector<int64_t>{}};
+  }
   return out;
 }
 
@@ -164,7 +179,7 @@ std::optional<json::object> hf_quant_config(const Plan& plan, std::string_view v
                          : plan.kv_cache_scheme == "nvfp4" ? json::value("NVFP4")
                                                            : json::value(nullptr);
   return json::object{{"producer", json::object{{"name", kProducer}, {"version", version}}},
-                      {"quantization", json::object{{"quant_algo", "W4A16_NVFP4"},
+                      {"quantization", json::object{{"quant_algo", modelopt_algorithm(plan)},
                                                     {"kv_cache_quant_algo", kv},
                                                     {"group_size", 16},
                                                     {"exclude_modules", kept_modules(plan)}}}};

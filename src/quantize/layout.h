@@ -28,6 +28,7 @@ struct ModuleTensors {
   checkpoint::TensorSpec codes;  // the dense values of a kept matrix
   std::optional<checkpoint::TensorSpec> block_scales;
   std::optional<checkpoint::TensorSpec> outer_scales;
+  std::optional<checkpoint::TensorSpec> input_scale;  // a reciprocal where outer scales are
   bool outer_is_reciprocal = false;
 };
 ModuleTensors module_tensors(const PlannedWeight& weight, Layout layout);

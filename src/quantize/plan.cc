@@ -92,6 +92,57 @@ class FormatChooser {
   std::string example_;
 };
 
+// The activations that static scales of a weight are for; nothing for MX formats.
+std::optional<format::ActivationFormat> scaled_activations(const WeightFormat& format) {
+  if (format.dense || format.block_scale == format::BlockScale::kE8M0) return std::nullopt;
+  return format == format::nvfp4_format() ? format::ActivationFormat::kNvfp4
+                                          : format::ActivationFormat::kFp8;
+}
+
+// Which static activation scales are written, once the layout is known.
+Status choose_input_scales(const WeightSource& source, const Recipe& recipe, Plan& plan) {
+  bool source_has = false;
+  bool kept = false;
+  const PlannedWeight* without = nullptr;
+  for (PlannedWeight& w : plan.weights) {
+    if (w.kind == WeightKind::kVector || w.format.dense) continue;
+    const WeightInfo& info = source.weights()[w.index];
+    source_has = source_has || info.input_scale;
+    const auto activations = scaled_activations(w.format);
+    if (!activations) continue;
+    w.input_scale = info.static_alpha(*activations);
+    const auto calibrated = recipe.input_amax.find(w.name);
+    if (calibrated != recipe.input_amax.end())
+      w.input_scale = format::activation_alpha(*activations, calibrated->second);
+    if (w.input_scale && !(*w.input_scale > 0)) {
+      return invalid_argument(w.name +
+                              " has no static activation scale: its inputs were zero over "
+                              "the whole calibration");
+    }
+    if (!w.input_scale && without == nullptr) without = &w;
+    kept = kept || w.input_scale;
+  }
+  plan.input_scales = kept && without == nullptr;
+  if (recipe.export_input_scales && !plan.input_scales) {
+    return invalid_argument(
+        without != nullptr
+            ? "no static activation scale for " + without->name +
+                  ": the source has none; `sub8 calibrate` measures them"
+            : std::string("no weight of this recipe has static activation scales: MX formats "
+                          "have none"));
+  }
+  const bool wanted = recipe.export_input_scales || plan.layout == Layout::kSub8;
+  if (wanted) return {};
+  plan.input_scales = false;
+  for (PlannedWeight& w : plan.weights) w.input_scale.reset();
+  if (source_has && kept) {
+    plan.warnings.push_back(
+        "the source's static activation scales are left out, which makes the "
+        "result weight-only; --export-input-scales keeps them");
+  }
+  return {};
+}
+
 // What is kept as stored needs a name that the file's map can hold.
 Status check_kept_format(const PlannedWeight& w) {
   if (w.quantize || w.format.dense) return {};
@@ -276,6 +327,7 @@ Result<Plan> plan_quantization(const WeightSource& source, const Recipe& recipe)
     }
   }
   SUB8_RETURN_IF_ERROR(resolve_layout(recipe.layout, plan));
+  SUB8_RETURN_IF_ERROR(choose_input_scales(source, recipe, plan));
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct PlannedWeight {
   format::WeightFormat format;  // as written; vectors are dense
   // nvfp4: which tensor scale it has; weights with one number share it (q/k/v, gate/up). -1: none.
   int scale_group = -1;
+  // Static activation scale that is written with it, a multiplier.
+  std::optional<float> input_scale;
   int64_t source_bytes = 0;
 
   int64_t bytes() const { return format.storage_bytes(rows, cols); }
@@ -40,6 +43,7 @@ struct Plan {
   bool tied_head = false;
   std::string kv_cache_scheme;  // as of the source: "", "fp8" or "nvfp4"
   std::vector<KvScale> kv_scales;
+  bool input_scales = false;  // every weight that can have an input_scale has it
   std::vector<std::string> warnings;
 };
 

@@ -132,7 +132,15 @@ class Run {
       }
       SUB8_RETURN_IF_ERROR(writer.write(tensors.outer_scales->name, bytes_of(outer)));
     }
+    SUB8_RETURN_IF_ERROR(write_input_scale(writer, w, tensors));
     return total.energy == 0 ? 0.0 : total.error / total.energy;
+  }
+
+  static Status write_input_scale(SafetensorsWriter& writer, const PlannedWeight& w,
+                                  const ModuleTensors& tensors) {
+    if (!tensors.input_scale) return {};
+    const float stored = tensors.outer_is_reciprocal ? 1.0F / *w.input_scale : *w.input_scale;
+    return writer.write(tensors.input_scale->name, bytes_of({&stored, 1}));
   }
 
   Status write_kept(SafetensorsWriter& writer, const PlannedWeight& w) {
@@ -158,7 +166,7 @@ class Run {
       }
       SUB8_RETURN_IF_ERROR(writer.write(tensors.outer_scales->name, bytes_of(outer)));
     }
-    return {};
+    return write_input_scale(writer, w, tensors);
   }
 
   static bool is_plain(const WeightInfo& info) {
@@ -200,6 +208,7 @@ std::vector<TensorSpec> all_tensors(const Plan& plan, const checkpoint::ModelCon
     out.push_back(std::move(tensors.codes));
     if (tensors.block_scales) out.push_back(std::move(*tensors.block_scales));
     if (tensors.outer_scales) out.push_back(std::move(*tensors.outer_scales));
+    if (tensors.input_scale) out.push_back(std::move(*tensors.input_scale));
   }
   for (const KvScale& scale : plan.kv_scales) {
     out.push_back(kv_scale_tensor(scale, config, plan.layout));

@@ -72,11 +72,6 @@ Status check_recipe(const Recipe& recipe) {
   if (recipe.rules.block.four_over_six && !any_nvfp4) {
     return invalid_argument("four-over-six applies to nvfp4, and nothing in this recipe is nvfp4");
   }
-  if (recipe.export_input_scales) {
-    return unsupported(
-        "static activation scales in the export (--export-input-scales) are not written yet, also "
-        "not after `sub8 calibrate`; leave the option out to write weight-only NVFP4");
-  }
   if (recipe.decoded_dtype != format::DType::kBF16 && recipe.decoded_dtype != format::DType::kF32) {
     return invalid_argument("decoded weights are kept as bf16 or f32");
   }

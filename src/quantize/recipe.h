@@ -52,8 +52,12 @@ struct Recipe {
 
   RowRules rules;  // scale method, MX exponent rule, four-over-six
   Layout layout = Layout::kAuto;
-  // Static activation scales come from calibration, which is not there yet: refused.
+  // Static activation scales (NVFP4's for nvfp4 weights, else FP8's; MX formats have none): from
+  // `input_amax`, the calibrated largest |x| by module, else those of the source. sub8's layout
+  // always gets what the source has; with `export_input_scales` every layout does, and a module
+  // without a scale is an error.
   bool export_input_scales = false;
+  std::map<std::string, float, std::less<>> input_amax;
   // What weights that are not quantised become when they come decoded from a GGUF block type: bf16,
   // or f32 (exact).
   format::DType decoded_dtype = format::DType::kBF16;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -96,10 +97,13 @@ struct InputSums {
 
 class Collector final : public model::Observer {
  public:
-  explicit Collector(ThreadPool& pool) : pool_(pool) {}
+  // `kv_cols`: KV heads times their size.
+  Collector(ThreadPool& pool, int64_t kv_cols, model::Observer* watch)
+      : pool_(pool), kv_cols_(kv_cols), watch_(watch) {}
 
   void linear_input(const model::LinearOp& op, const uint16_t* x, int64_t stride,
                     int64_t rows) override {
+    if (watch_ != nullptr) watch_->linear_input(op, x, stride, rows);
     InputSums& sums = inputs_[op.name];
     if (sums.modules.empty()) {
       sums.modules = op.modules;
@@ -120,9 +124,25 @@ class Collector final : public model::Observer {
     });
   }
 
+  void attention_input(const model::AttentionOp& op, kernels::InputRows, kernels::InputRows k,
+                       kernels::InputRows v, int64_t rows) override {
+    const auto layer = static_cast<size_t>(op.layer);
+    if (kv_.size() <= layer) kv_.resize(layer + 1);
+    kv_[layer].k = std::max(kv_[layer].k, amax(k, kv_cols_, rows));
+    kv_[layer].v = std::max(kv_[layer].v, amax(v, kv_cols_, rows));
+  }
+
   Result<Calibration> finish(int64_t tokens) const {
     constexpr uint16_t kInfinity = 0x7f80;
     Calibration out;
+    out.kv = kv_;
+    for (size_t layer = 0; layer < kv_.size(); ++layer) {
+      if (std::isfinite(kv_[layer].k) && std::isfinite(kv_[layer].v)) continue;
+      return corrupt_data(fmt::format(
+          "keys or values of layer {} are not finite: the weights are damaged, or overflow on this "
+          "text",
+          layer));
+    }
     out.tokens = tokens;
     for (const auto& [name, sums] : inputs_) {
       InputStatistics statistics;
@@ -145,7 +165,23 @@ class Collector final : public model::Observer {
   }
 
  private:
+  // Of the values as the cache rounds them; infinity where one is not finite.
+  static float amax(const kernels::InputRows& x, int64_t cols, int64_t rows) {
+    uint32_t largest = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < cols; ++i) {
+        const uint16_t value = format::float_to_bf16(x.data[row * x.stride + i]);
+        largest = std::max<uint32_t>(largest, value & 0x7fffu);
+      }
+    }
+    constexpr uint32_t kInfinity = 0x7f80;
+    return format::bf16_to_float(static_cast<uint16_t>(std::min(largest, kInfinity)));
+  }
+
   ThreadPool& pool_;
+  int64_t kv_cols_;
+  model::Observer* watch_;
+  std::vector<KvAmax> kv_;
   std::map<std::string, InputSums> inputs_;  // by the operation's name
 };
 
@@ -246,7 +282,7 @@ Result<std::unique_ptr<model::Model>> load_for_calibration(const checkpoint::Wei
 }
 
 Result<Calibration> calibrate(model::Model& model, std::span<const Sample> samples,
-                              const CalibrateOptions& options) {
+                              const CalibrateOptions& options, model::Observer* watch) {
   SUB8_CHECK(model.options().activations == ActivationType::kBF16);
   int64_t longest = 0;
   for (const Sample& sample : samples)
@@ -256,7 +292,7 @@ Result<Calibration> calibrate(model::Model& model, std::span<const Sample> sampl
   std::vector<int32_t> pages(static_cast<size_t>(model.options().kv_pages));
   std::iota(pages.begin(), pages.end(), 0);
   const bool head = has_coded_head(model.program());
-  Collector collector(model.pool());
+  Collector collector(model.pool(), model.config().kv_heads * model.config().head_dim, watch);
   int64_t tokens = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto length = static_cast<int64_t>(samples[i].size());

@@ -53,8 +53,15 @@ struct InputStatistics {
   float amax = 0;
 };
 
+// The largest magnitudes of a layer's K (after rope) and V, in bf16.
+struct KvAmax {
+  float k = 0;
+  float v = 0;
+};
+
 struct Calibration {
   std::map<std::string, InputStatistics, std::less<>> modules;
+  std::vector<KvAmax> kv;  // by layer
   int64_t samples = 0;
   int64_t tokens = 0;
 };
@@ -71,7 +78,8 @@ Result<std::unique_ptr<model::Model>> load_for_calibration(const checkpoint::Wei
 // the instruction set's path with equal sums do not change the result. The head's input is looked
 // at where the head has coded weights. Modules that share their input have equal statistics.
 // Errors: activations that are not finite, `cancelled` after an interrupt.
+// `watch`, where given, sees the same inputs of linear layers in the same pass.
 Result<Calibration> calibrate(model::Model& model, std::span<const Sample> samples,
-                              const CalibrateOptions& options);
+                              const CalibrateOptions& options, model::Observer* watch = nullptr);
 
 }  // namespace sub8::study

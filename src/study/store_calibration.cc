@@ -6,6 +6,15 @@
 #include "quantize/extension.h"
 
 namespace sub8::study {
+namespace {
+
+// Both cache types map amax to 448; zeros may have any scale.
+float kv_scale(float amax) {
+  const float alpha = format::fp8_alpha(amax);
+  return alpha == 0 ? 1.0f : alpha;
+}
+
+}  // namespace
 
 Result<StoreReport> store_calibration(const std::filesystem::path& model_directory,
                                       const checkpoint::WeightSource& source,
@@ -21,6 +30,10 @@ Result<StoreReport> store_calibration(const std::filesystem::path& model_directo
   residue.length = calibrated.length;
   residue.tokens = calibration.tokens;
   residue.seed = calibrated.seed;
+  residue.alpha = options.alpha;
+  for (const KvAmax& amax : calibration.kv)
+    residue.kv_scales.push_back({kv_scale(amax.k), kv_scale(amax.v)});
+  report.kv_layers = static_cast<int64_t>(residue.kv_scales.size());
   int64_t total = 0;
   for (const auto& [name, statistics] : calibration.modules) {
     const checkpoint::WeightInfo* info = source.find(name);

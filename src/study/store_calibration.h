@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,8 @@ struct StoreOptions {
   const checkpoint::WeightSource* original = nullptr;
   std::string original_name;  // a name, not a path of this machine
   std::string text_name;
+  // What alphas of activations are taken from when the model runs; nothing: its own choice.
+  std::optional<format::AlphaSource> alpha;
   format::BlockRules rules;  // of the columns
   // Called before each matrix of columns.
   std::function<void(int64_t done, int64_t total, std::string_view module)> progress;
@@ -34,6 +37,7 @@ struct StoreOptions {
 
 struct StoreReport {
   int64_t modules = 0;          // with statistics and masks
+  int64_t kv_layers = 0;        // with scales of K and V
   int64_t extended = 0;         // of them with columns: those with nvfp4 or mxfp4 weights
   int64_t extension_bytes = 0;  // codes and scales of all columns
 };

@@ -48,6 +48,9 @@ class ResidueFiles : public ::testing::TestWithParam<const char*> {
     residue_.length = 64;
     residue_.tokens = 190;
     residue_.seed = 42;
+    residue_.alpha = format::AlphaSource::kStatic;
+    for (int64_t layer = 0; layer < source_->config().layers; ++layer)
+      residue_.kv_scales.push_back({0.25f + static_cast<float>(layer), 0.125f});
   }
   void TearDown() override { fs::remove_all(dir_); }
 
@@ -74,11 +77,11 @@ class ResidueFiles : public ::testing::TestWithParam<const char*> {
   fs::path tensors() const { return dir_ / "sub8/residue.safetensors"; }
   fs::path json() const { return dir_ / "sub8/residue.json"; }
 
-  // Overwrites bytes of a tensor of the first module.
+  // Overwrites bytes of a tensor of the first module, or of one with this whole name.
   void patch(const std::string& tensor, size_t offset, std::vector<uint8_t> bytes) {
     const auto file = SafetensorsFile::open(tensors()).value();
     for (const Tensor& t : file.tensors()) {
-      if (t.name != plan_.begin()->first + "." + tensor) continue;
+      if (t.name != plan_.begin()->first + "." + tensor && t.name != tensor) continue;
       std::fstream out(tensors(), std::ios::in | std::ios::out | std::ios::binary);
       out.seekp(static_cast<std::streamoff>(t.file_offset + offset));
       out.write(reinterpret_cast<const char*>(bytes.data()),
@@ -144,6 +147,15 @@ TEST_P(ResidueFiles, ReadBackWhatWasWritten) {
     }
   }
   EXPECT_EQ(r.find("model.norm"), nullptr);
+  EXPECT_EQ(r.alpha, format::AlphaSource::kStatic);
+  EXPECT_EQ(r.kv_scales, residue_.kv_scales);
+  Residue less = residue_;
+  less.alpha.reset();
+  less.kv_scales.clear();
+  ASSERT_TRUE(write(less).ok());
+  EXPECT_FALSE((*read_residue(dir_, *source_))->alpha);
+  EXPECT_TRUE((*read_residue(dir_, *source_))->kv_scales.empty());
+  ASSERT_TRUE(write(residue_).ok());
   // The same again has the same bytes, and leaves nothing else.
   const std::string before = read_file(tensors()).value() + read_file(json()).value();
   ASSERT_TRUE(write(residue_).ok());
@@ -157,6 +169,23 @@ TEST_P(ResidueFiles, RefusesWhatDoesNotFit) {
   refused("mask_250 selects 3 channels of group 3");
   patch("mask_125", 0, {0});
   refused("mask_125 selects 0 channels");
+  // As many as the ratio says, but others than the means choose.
+  patch("mask_125", 1,
+        {static_cast<uint8_t>(residue_.modules.begin()->second.masks[0][1] == 1 ? 2 : 1)});
+  refused("mask_125 selects other channels of group 1");
+  patch_float("mean_abs", 3.99f);
+  refused("than those with the largest means");
+  patch_float("amax", 0.0f);
+  refused("amax is 0, less than the mean");
+  for (const auto& [value, text] : {std::pair(0.0f, "0"), std::pair(-1.0f, "-1"),
+                                    std::pair(std::numeric_limits<float>::quiet_NaN(), "nan")}) {
+    patch_float("kv_cache.k_scale", value);
+    refused(fmt::format("kv_cache.k_scale has the value {} for layer 0", text));
+  }
+  edit_json("\"kv_scale_layers\": ", "\"kv_scale_layers\": 1");
+  refused("the model has");
+  edit_json("\"activation_alpha\": \"static\"", "\"activation_alpha\": \"tensor\"");
+  refused("activation_alpha is 'tensor', expected 'row', 'static' or null");
   patch_float("mean_abs", -0.5f);
   refused("mean_abs has the value -0.5 at 0");
   patch_float("mean_abs", std::numeric_limits<float>::quiet_NaN());
@@ -175,8 +204,8 @@ TEST_P(ResidueFiles, RefusesWhatDoesNotFit) {
   refused("the model has no module \"model.layers.0.self_attn.r_proj\"");
   edit_json("\"format\": \"", "\"format\": \"e3m2 ");
   refused("was calibrated as");
-  edit_json("\"format_version\": 1", "\"format_version\": 2");
-  refused("version 1, the file has 2", ErrorCode::kUnsupported);
+  edit_json("\"format_version\": 2", "\"format_version\": 1");
+  refused("version 2, the file has 1", ErrorCode::kUnsupported);
   edit_json("0.25,", "0.3,");
   refused("0.125, 0.25, 0.5");
   edit_json("0.25,\n        0.5", "0.25");
@@ -192,6 +221,43 @@ TEST_P(ResidueFiles, RefusesWhatDoesNotFit) {
   fs::remove(json());
   EXPECT_TRUE(has_residue(dir_)) << "half a pair is not the same as none";
   refused("residue.json", ErrorCode::kNotFound);
+}
+
+// Codes of another quantisation have the same names, shapes and formats.
+TEST_P(ResidueFiles, OtherWeightsAreRefused) {
+  ASSERT_TRUE(write(residue_).ok());
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto file = SafetensorsFile::open(entry.path()).value();
+    for (const Tensor& t : file.tensors()) {
+      if (t.dtype != format::DType::kU8 || t.data.size() < 64) continue;
+      std::fstream out(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      out.seekp(static_cast<std::streamoff>(t.file_offset));
+      out.put(static_cast<char>(t.data[0] ^ 1));
+      break;
+    }
+  }
+  source_ = open_checkpoint(dir_).value();
+  refused("made for another model: the weights' values differ");
+}
+
+TEST_P(ResidueFiles, WhatElseIsInTheFolderStays) {
+  fs::create_directory(dir_ / "sub8");
+  std::ofstream(dir_ / "sub8/provenance.json") << "{}";
+  std::ofstream(dir_ / "outside.json") << "keep";
+  fs::create_symlink("../outside.json", json());
+  ASSERT_TRUE(write(residue_).ok());
+  EXPECT_EQ(read_file(dir_ / "sub8/provenance.json").value(), "{}");
+  EXPECT_EQ(read_file(dir_ / "outside.json").value(), "keep") << "written through a link";
+  EXPECT_FALSE(fs::is_symlink(json()));
+  EXPECT_TRUE(read_residue(dir_, *source_).ok());
+  // The folder itself is not followed either.
+  fs::rename(dir_ / "sub8", dir_ / "elsewhere");
+  fs::create_directory_symlink("elsewhere", dir_ / "sub8");
+  const Status failed = write(residue_);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_NE(failed.error().message.find("is not a directory"), std::string::npos)
+      << failed.error().message;
 }
 
 TEST_P(ResidueFiles, AFailureLeavesTheOldPair) {

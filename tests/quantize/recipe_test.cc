@@ -44,9 +44,6 @@ TEST(Recipe, NonsenseIsRefused) {
   recipe.rules.block.four_over_six = true;
   EXPECT_FALSE(check_recipe(recipe).ok());
   recipe.rules.block.four_over_six = false;
-  recipe.export_input_scales = true;
-  EXPECT_EQ(check_recipe(recipe).error().code, ErrorCode::kUnsupported);
-  recipe.export_input_scales = false;
   recipe.weights = *format::parse_weight_format("bf16");
   EXPECT_FALSE(check_recipe(recipe).ok());
   EXPECT_FALSE(parse_override("mlp").ok());

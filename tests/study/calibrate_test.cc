@@ -73,6 +73,19 @@ class Sums final : public model::Observer {
       }
     }
   }
+  void attention_input(const model::AttentionOp& op, kernels::InputRows, kernels::InputRows k,
+                       kernels::InputRows v, int64_t rows) override {
+    kv.resize(std::max(kv.size(), static_cast<size_t>(op.layer) + 1));
+    KvAmax& amax = kv[static_cast<size_t>(op.layer)];
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < kv_cols; ++i) {
+        amax.k = std::max(amax.k, std::fabs(format::round_to_bf16(k.data[r * k.stride + i])));
+        amax.v = std::max(amax.v, std::fabs(format::round_to_bf16(v.data[r * v.stride + i])));
+      }
+    }
+  }
+  int64_t kv_cols = 0;
+  std::vector<KvAmax> kv;
   std::map<std::string, std::vector<double>> by_module;
   std::map<std::string, double> amax;
 };
@@ -84,6 +97,7 @@ TEST(Calibrate, CountsWhatLinearLayersRead) {
     const auto samples = samples_of(3);
     std::vector<int32_t> pages = {0, 1};
     Sums sums;
+    sums.kv_cols = loaded.model->config().kv_heads * loaded.model->config().head_dim;
     double tokens = 0;
     for (const Sample& sample : samples) {
       std::vector<int32_t> positions(sample.size());
@@ -110,6 +124,13 @@ TEST(Calibrate, CountsWhatLinearLayersRead) {
     EXPECT_EQ(got->samples, 3);
     EXPECT_EQ(got->tokens, static_cast<int64_t>(tokens));
     ASSERT_EQ(got->modules.size(), sums.by_module.size());
+    ASSERT_EQ(got->kv.size(), sums.kv.size());
+    ASSERT_EQ(static_cast<int64_t>(got->kv.size()), loaded.model->config().layers);
+    for (size_t layer = 0; layer < sums.kv.size(); ++layer) {
+      EXPECT_GT(got->kv[layer].k, 0.0f);
+      EXPECT_EQ(got->kv[layer].k, sums.kv[layer].k);
+      EXPECT_EQ(got->kv[layer].v, sums.kv[layer].v);
+    }
     EXPECT_EQ(got->modules.count("lm_head"), 0u) << "a dense head needs no statistics";
     for (const auto& [module, want] : sums.by_module) {
       ASSERT_EQ(got->modules.count(module), 1u) << module;

@@ -31,11 +31,7 @@ namespace sub8::kernels {
 
 enum class QuantizedLayout : uint8_t { kRows, kRowPair, kTile8, kKExtended };
 
-enum class AlphaSource : uint8_t {
-  kRow,     // from each row's own amax
-  kStatic,  // one given value, from calibration
-  kTensor,  // from the amax of all rows of the call: not batch-invariant, for comparison only
-};
+using format::AlphaSource;
 
 struct ActivationRule {
   format::ActivationFormat format = format::ActivationFormat::kNvfp4;
