@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/interrupt.h"
+#include "quantize/extension.h"
 #include "quantize/fake_int.h"
 #include "quantize/load_source.h"
 #include "study/planner.h"
@@ -151,6 +152,15 @@ void ModelArgs::add_to(CLI::App& app) {
                  "1, or after "
                  "`sub8 calibrate` 0.125, 0.25, 0.5 [0.25 for calibrated mxfp4, else 0]")
       ->check(CLI::Range(0.0f, 1.0f));
+  app.add_option("--alpha", alpha,
+                 "What the alpha of NVFP4 and FP8 activations is taken from: auto, row, static "
+                 "(calibrated, or the export's input scales), or tensor (of a step's rows: not "
+                 "batch-invariant). auto: what the calibration names, else NVFP4 exports' input "
+                 "scales, else row")
+      ->capture_default_str();
+  app.add_option("--calibration", calibration,
+                 "Directory whose sub8/residue.* is used (from `sub8 calibrate MODEL --out DIR`) "
+                 "[MODEL's own]");
   app.add_option("--kv-cache-dtype", kv_cache_dtype,
                  "KV cache elements: f32, bf16, fp8 or nvfp4 [bf16; f32 with --activations f32]");
   app.add_option("--attention", attention,
@@ -187,6 +197,13 @@ Result<engine::RunOptions> ModelArgs::run_options() const {
     Result<kernels::AttentionKind> kind = kernels::parse_attention_kind(attention);
     if (!kind.ok()) return kind.error().within("--attention");
     out.mode.attention = *kind;
+  }
+  if (alpha != "auto") {
+    out.mode.alpha = format::parse_alpha_source(alpha);
+    if (!out.mode.alpha) {
+      return invalid_argument(
+          fmt::format("--alpha must be one of auto, row, static, tensor, got '{}'", alpha));
+    }
   }
   out.max_model_len = max_model_len;
   return out;
@@ -274,6 +291,21 @@ Result<std::vector<quantize::LayerOption>> parse_layer_options(
   return study::plan_options(formats, ratios, residue);
 }
 
+Result<std::vector<size_t>> parse_select_ratios(const std::vector<float>& ratios) {
+  std::vector<size_t> out;
+  for (const float ratio : ratios) {
+    const auto place = checkpoint::select_ratio_index(ratio);
+    if (!place) {
+      return invalid_argument(
+          fmt::format("--ratios: expected some of 0.125, 0.25, 0.5, got {}", ratio));
+    }
+    out.push_back(*place);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
 Status check_model_args(const ModelArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const engine::RunOptions run, args.run_options());
   SUB8_RETURN_IF_ERROR(model::check_mode_options(run.mode));
@@ -330,13 +362,38 @@ Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& a
   return quantize::quantize_at_load(std::move(source), recipe, pool.size());
 }
 
-Result<std::shared_ptr<const checkpoint::Residue>> open_residue(
-    const ModelArgs& args, const checkpoint::WeightSource& source, model::ExecutionMode mode) {
-  const bool compensates =
-      mode == model::ExecutionMode::kResidue || mode == model::ExecutionMode::kPaper;
-  if (!compensates || !args.weights.empty() || !checkpoint::has_residue(args.model))
-    return std::shared_ptr<const checkpoint::Residue>();
-  return checkpoint::read_residue(args.model, source);
+bool can_use_calibration(const engine::RunOptions& run) {
+  const bool coded_cache =
+      run.kv_type == kernels::KvType::kFp8 || run.kv_type == kernels::KvType::kNvfp4;
+  return run.mixed_modes || coded_cache || model::quantises_activations(run.mode.mode);
+}
+
+Result<Calibrated> open_calibration(const ModelArgs& args, const checkpoint::WeightSource& source,
+                                    const engine::RunOptions& run, ThreadPool& pool) {
+  Calibrated out;
+  const std::string directory = args.calibration.empty() ? args.model : args.calibration;
+  if (!checkpoint::has_residue(directory)) {
+    if (args.calibration.empty()) return out;
+    return not_found(fmt::format(
+        "--calibration: '{}' has no sub8/residue.json; `sub8 calibrate MODEL --out {}` writes it",
+        directory, directory));
+  }
+  if (!can_use_calibration(run)) {
+    if (args.calibration.empty()) return out;
+    return invalid_argument(fmt::format(
+        "--calibration has no use in the mode '{}' with a KV cache in {}: give a --mode with "
+        "activations in 4 or 8 bits, or --kv-cache-dtype fp8 or nvfp4",
+        args.mode, kernels::kv_type_name(run.kv_type)));
+  }
+  SUB8_ASSIGN_OR_RETURN(out.residue, checkpoint::read_residue(directory, source.stored()));
+  if (args.weights.empty()) return out;
+  format::BlockRules rules;
+  rules.four_over_six = args.four_over_six;
+  out.extend = [&source, &pool, rules](const StoredMatrix& base, std::string_view module,
+                                       std::span<const uint8_t> masks) {
+    return quantize::extension_columns(base, source.stored(), module, masks, rules, pool);
+  };
+  return out;
 }
 
 void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
@@ -361,8 +418,9 @@ void say_decoded_memory(const checkpoint::WeightSource& source, bool exact) {
 }
 
 std::string describe_cache(const engine::EngineInfo& info) {
-  return fmt::format("KV cache {} ({} bytes per token), attention of generated rows {}",
-                     info.kv_type, info.kv_token_bytes(), info.attention);
+  return fmt::format("KV cache {} ({} bytes per token{}), attention of generated rows {}",
+                     info.kv_type, info.kv_token_bytes(),
+                     info.kv_scales.empty() ? "" : ", scales " + info.kv_scales, info.attention);
 }
 
 Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options,
@@ -376,7 +434,10 @@ Result<LoadedModel> load_model(const ModelArgs& args, engine::RunOptions options
   for (const std::string& warning : out.bundle.warnings) print_warning(warning);
   say_decoded_memory(*out.bundle.source, options.activations == ActivationType::kF32);
   if (prepare) SUB8_RETURN_IF_ERROR(prepare(out.bundle, options));
-  SUB8_ASSIGN_OR_RETURN(options.residue, open_residue(args, *out.bundle.source, options.mode.mode));
+  SUB8_ASSIGN_OR_RETURN(Calibrated calibrated,
+                        open_calibration(args, *out.bundle.source, options, *out.pool));
+  options.residue = std::move(calibrated.residue);
+  options.extend = std::move(calibrated.extend);
   ProgressBar bar("loading");
   options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);

@@ -61,6 +61,8 @@ struct ModelArgs {
   float prefill_ratio = -1;        // below 0: the mode's own
   std::string kv_cache_dtype;      // empty: bf16, or f32 with --activations f32
   std::string attention = "auto";  // of generated rows
+  std::string alpha = "auto";      // of NVFP4 and FP8 activations
+  std::string calibration;         // directory with sub8/residue.*; empty: the model's own
   int64_t max_model_len = 0;
   int threads = 0;  // 0: all that this process may use
 
@@ -73,10 +75,16 @@ struct ModelArgs {
 Result<std::unique_ptr<checkpoint::WeightSource>> open_source(const ModelArgs& args,
                                                               ThreadPool& pool);
 
-// The calibration files beside the model, where the mode can use them: residue and paper over
-// weights as stored. Null where there are none.
-Result<std::shared_ptr<const checkpoint::Residue>> open_residue(
-    const ModelArgs& args, const checkpoint::WeightSource& source, model::ExecutionMode mode);
+// The calibration (--calibration, or the one beside the model) where the mode or the KV cache can
+// use it; with weights that are quantised at load, also what makes their columns. `source` and
+// `pool` must live until the model is loaded.
+struct Calibrated {
+  std::shared_ptr<const checkpoint::Residue> residue;  // or null
+  model::ExtendFn extend;                              // or empty
+};
+bool can_use_calibration(const engine::RunOptions& run);
+Result<Calibrated> open_calibration(const ModelArgs& args, const checkpoint::WeightSource& source,
+                                    const engine::RunOptions& run, ThreadPool& pool);
 
 // Says on stderr how much memory the weights of a GGUF will take once they are decoded; nothing
 // where they are held as they are stored. `exact`: decoded to f32, else to bf16.
@@ -112,6 +120,9 @@ Status check_output_files(const std::vector<NamedPath>& outputs,
 // options of a layer.
 Result<std::vector<quantize::LayerOption>> parse_layer_options(
     const std::vector<std::string>& formats, std::vector<float> ratios, bool residue);
+
+// --ratios of `calibrate` and `quantize` as places in checkpoint::kSelectRatios, ascending.
+Result<std::vector<size_t>> parse_select_ratios(const std::vector<float>& ratios);
 
 // Whether the formats and the mode of `args` exist and go together, as far as that shows without
 // opening the model.

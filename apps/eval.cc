@@ -15,6 +15,7 @@
 #include "common.h"
 #include "eval_operators.h"
 #include "model/mode_summary.h"
+#include "quantize/awq.h"
 #include "study/evaluate.h"
 #include "study/plot.h"
 #include "study/report.h"
@@ -68,7 +69,10 @@ Result<Subject> open_subject(const ModelArgs& args, int64_t window, ThreadPool& 
   options.activations = run.activations;
   options.kv_type = run.kv_type;
   options.mode = run.mode;
-  SUB8_ASSIGN_OR_RETURN(options.residue, open_residue(args, *out.bundle.source, run.mode.mode));
+  SUB8_ASSIGN_OR_RETURN(Calibrated calibrated,
+                        open_calibration(args, *out.bundle.source, run, pool));
+  options.residue = std::move(calibrated.residue);
+  options.extend = std::move(calibrated.extend);
   options.max_rows = window;
   options.max_logit_rows = std::min(kLogitRows, window - 1);
   options.max_context = window;
@@ -92,6 +96,9 @@ Status load_subject(Subject& subject, ThreadPool& pool, const std::string& title
   SUB8_ASSIGN_OR_RETURN(subject.model, model::Model::load(source, subject.options, pool));
   bar.clear();
   fmt::print(stderr, "{}\n", model::describe_mode(subject.model->program(), subject.model->mode()));
+  if (!subject.model->kv_scale_origin().empty())
+    fmt::print(stderr, "KV cache {}, scales {}\n", kernels::kv_type_name(subject.options.kv_type),
+               subject.model->kv_scale_origin());
   return {};
 }
 
@@ -101,9 +108,12 @@ struct Row {
   bool other_model = false;  // a sweep's @DIR
   study::Evaluation score;
   std::vector<study::WeightError> errors;
-  std::string quantization;               // as stored, where nothing is quantised at load
-  double storage_bits = 0;                // per quantised weight
-  std::string kv_cache_dtype, attention;  // in force
+  std::string quantization;  // as stored, where nothing is quantised at load
+  double storage_bits = 0;   // per quantised weight
+  // In force.
+  model::ExecutionMode mode{};
+  model::ModeFacts facts;
+  std::string kv_cache_dtype, kv_scales, attention;
 
   // What tells the rows of a sweep apart.
   std::string label() const {
@@ -115,6 +125,7 @@ struct Row {
     if (args.prefill_ratio >= 0) out += fmt::format("+ratio={}", args.prefill_ratio);
     if (!args.kv_cache_dtype.empty()) out += "+kv=" + args.kv_cache_dtype;
     if (args.attention != "auto") out += "+" + args.attention;
+    if (args.alpha != "auto") out += "+alpha=" + args.alpha;
     return out;
   }
 };
@@ -123,6 +134,7 @@ struct Row {
 Status apply_flag(std::string_view flag, ModelArgs& args) {
   constexpr std::string_view kRatio = "ratio=";
   constexpr std::string_view kKv = "kv=";
+  constexpr std::string_view kAlpha = "alpha=";
   if ((flag == "head" || flag == "4/6") && args.weights.empty()) {
     return invalid_argument(
         fmt::format("--sweep: 'original' is not quantised, so '+{}' has no meaning there", flag));
@@ -142,14 +154,20 @@ Status apply_flag(std::string_view flag, ModelArgs& args) {
     Result<kernels::KvType> type = kernels::parse_kv_type(flag.substr(kKv.size()));
     if (!type.ok()) return type.error().within("--sweep");
     args.kv_cache_dtype = flag.substr(kKv.size());
+  } else if (flag.starts_with(kAlpha)) {
+    args.alpha = flag.substr(kAlpha.size());
+    if (!format::parse_alpha_source(args.alpha))
+      return invalid_argument(
+          fmt::format("--sweep: '{}' is no source of an alpha: row, static or tensor", args.alpha));
   } else if (model::parse_execution_mode(flag).ok()) {
     args.mode = flag;
   } else if (kernels::parse_attention_kind(flag).ok()) {
     args.attention = flag;
   } else {
     return invalid_argument(
-        fmt::format("--sweep: unknown '+{}'; known are +head, +4/6, +ratio=R, +kv=TYPE, the modes "
-                    "of --mode, e.g. +plain, and the kinds of --attention, e.g. +resattn",
+        fmt::format("--sweep: unknown '+{}'; known are +head, +4/6, +ratio=R, +kv=TYPE, "
+                    "+alpha=SOURCE, the modes of --mode, e.g. +plain, and the kinds of "
+                    "--attention, e.g. +resattn",
                     flag));
   }
   return {};
@@ -167,6 +185,7 @@ Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
   std::vector<std::string> kinds;  // what the flags so far have set
   if (weights.starts_with('@')) {
     args.model = weights.substr(1);
+    args.calibration.clear();  // it is the run's model's
     if (args.model.empty())
       return invalid_argument("--sweep: '@' needs a model behind it, such as @out/planned");
   }
@@ -180,6 +199,7 @@ Result<ModelArgs> parse_variant(std::string_view text, ModelArgs args) {
                            : kernels::parse_attention_kind(flag).ok() ? "a kind of attention"
                            : flag.starts_with("ratio=")               ? "a ratio"
                            : flag.starts_with("kv=")                  ? "a KV cache type"
+                           : flag.starts_with("alpha=")               ? "an alpha"
                                                                       : flag);
     if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) {
       return invalid_argument(
@@ -207,6 +227,8 @@ Result<std::vector<ModelArgs>> variants(const EvalArgs& args) {
     SUB8_ASSIGN_OR_RETURN(ModelArgs variant, parse_variant(trimmed, args.model));
     if (Status fits = check_model_args(variant); !fits.ok())
       return fits.error().within(fmt::format("--sweep: '{}'", trimmed));
+    SUB8_ASSIGN_OR_RETURN(const engine::RunOptions run, variant.run_options());
+    if (!can_use_calibration(run)) variant.calibration.clear();
     out.push_back(std::move(variant));
     if (item.size() == rest.size()) return out;
     rest.remove_prefix(item.size() + 1);
@@ -250,6 +272,20 @@ json::object to_json(const study::BootstrapOptions& bootstrap) {
           {"seed", bootstrap.seed}};
 }
 
+// One window has no standard error.
+json::value standard_error(const study::Evaluation& e, double value) {
+  return e.windows.size() > 1 ? json::value(value) : json::value(nullptr);
+}
+
+// A number, or the least and the greatest where layers differ; null where the mode has no ratio.
+json::value prefill_ratio(const Row& row) {
+  const bool has_ratio =
+      row.mode == model::ExecutionMode::kResidue || row.mode == model::ExecutionMode::kPaper;
+  if (!has_ratio || row.facts.quantized == 0) return nullptr;
+  if (row.facts.lowest_ratio == row.facts.highest_ratio) return row.facts.lowest_ratio;
+  return json::array{row.facts.lowest_ratio, row.facts.highest_ratio};
+}
+
 // JSON has no infinity.
 json::value finite_or_null(double value) {
   return std::isfinite(value) ? json::value(value) : json::value(nullptr);
@@ -257,31 +293,35 @@ json::value finite_or_null(double value) {
 
 json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
   const study::Evaluation& e = row.score;
-  json::object out{{"schema_version", 1},
-                   {"model", row.args.model},
-                   {"weights", row.args.weights.empty() ? row.quantization : row.args.weights},
-                   {"lm_head", row.args.lm_head},
-                   {"four_over_six", row.args.four_over_six},
-                   {"storage_bits", row.storage_bits},
-                   {"activations", row.args.activations},
-                   {"mode", row.args.mode},
-                   {"kv_cache_dtype", row.kv_cache_dtype},
-                   {"attention", row.attention},
-                   {"rows", args.rows},
-                   {"text", args.text},
-                   {"text_tokens", tokens},
-                   {"window", args.window},
-                   {"windows", e.windows.size()},
-                   {"scored_tokens", e.scored()},
-                   {"perplexity", finite_or_null(e.perplexity())},
-                   {"mean_nll", e.mean_nll()},
-                   {"nll_standard_error", e.nll_standard_error()},
-                   {"nll_interval", to_json(study::mean_interval(e.windows, kNll, args.bootstrap))},
-                   {"bootstrap", to_json(args.bootstrap)}};
+  json::object out{
+      {"schema_version", 1},
+      {"model", row.args.model},
+      {"weights", row.args.weights.empty() ? row.quantization : row.args.weights},
+      {"lm_head", row.args.lm_head},
+      {"four_over_six", row.args.four_over_six},
+      {"storage_bits", row.storage_bits},
+      {"activations", row.args.activations},
+      {"mode", model::execution_mode_name(row.mode)},
+      {"prefill_ratio", prefill_ratio(row)},
+      {"alpha", row.facts.alpha().empty() ? json::value(nullptr) : json::value(row.facts.alpha())},
+      {"kv_cache_dtype", row.kv_cache_dtype},
+      {"kv_scales", row.kv_scales.empty() ? json::value(nullptr) : json::value(row.kv_scales)},
+      {"attention", row.attention},
+      {"rows", args.rows},
+      {"text", args.text},
+      {"text_tokens", tokens},
+      {"window", args.window},
+      {"windows", e.windows.size()},
+      {"scored_tokens", e.scored()},
+      {"perplexity", finite_or_null(e.perplexity())},
+      {"mean_nll", e.mean_nll()},
+      {"nll_standard_error", standard_error(e, e.nll_standard_error())},
+      {"nll_interval", to_json(study::mean_interval(e.windows, kNll, args.bootstrap))},
+      {"bootstrap", to_json(args.bootstrap)}};
   if (!args.reference.empty()) {
     out["reference"] = args.reference;
     out["kl_divergence"] = e.kl_divergence();
-    out["kl_standard_error"] = e.kl_standard_error();
+    out["kl_standard_error"] = standard_error(e, e.kl_standard_error());
     out["kl_interval"] = to_json(study::mean_interval(e.windows, kKl, args.bootstrap));
     out["top1_agreement"] = e.top1_agreement();
     json::array list;
@@ -292,8 +332,11 @@ json::object to_json(const EvalArgs& args, const Row& row, int64_t tokens) {
   }
   json::array windows;
   for (const study::WindowScore& w : e.windows) {
-    windows.push_back({{"nll", w.negative_log_likelihood / static_cast<double>(w.scored)},
-                       {"kl_divergence", w.kl_divergence / static_cast<double>(w.scored)}});
+    const auto scored = static_cast<double>(w.scored);
+    windows.push_back(
+        {{"nll", w.negative_log_likelihood / scored},
+         {"kl_divergence",
+          args.reference.empty() ? json::value(nullptr) : json::value(w.kl_divergence / scored)}});
   }
   out["per_window"] = std::move(windows);
   return out;
@@ -309,11 +352,14 @@ void print_table(const EvalArgs& args, const Row& row) {
   const study::Evaluation& e = row.score;
   fmt::print("windows           {} of {} tokens ({} scored)\n", e.windows.size(), args.window,
              e.scored());
-  fmt::print("perplexity        {:.4f}  (mean NLL {:.5f} +- {:.5f})\n", e.perplexity(),
-             e.mean_nll(), e.nll_standard_error());
+  const auto with_error = [&](double value) {
+    return e.windows.size() > 1 ? fmt::format(" +- {:.6f}", value) : std::string();
+  };
+  fmt::print("perplexity        {:.4f}  (mean NLL {:.6f}{})\n", e.perplexity(), e.mean_nll(),
+             with_error(e.nll_standard_error()));
   if (args.reference.empty()) return;
-  fmt::print("KL divergence     {:.6f} +- {:.6f} nats per token\n", e.kl_divergence(),
-             e.kl_standard_error());
+  fmt::print("KL divergence     {:.6f}{} nats per token\n", e.kl_divergence(),
+             with_error(e.kl_standard_error()));
   fmt::print("top-1 agreement   {:.3f}%\n", 100 * e.top1_agreement());
   if (row.errors.empty()) return;
   const auto [low, high] =
@@ -330,8 +376,11 @@ void print_sweep(const EvalArgs& args, const std::vector<Row>& rows) {
   fmt::print("{:<26} {:>10} {:>22} {:>9} {:>12}\n", "weights", "perplexity", "KL divergence",
              "top-1", "weight NMSE");
   for (const Row& row : rows) {
-    fmt::print("{:<26} {:>10.4f} {:>10.6f} +- {:<8.6f} {:>8.3f}% {:>12.3e}\n", row.label(),
-               row.score.perplexity(), row.score.kl_divergence(), row.score.kl_standard_error(),
+    const std::string error = row.score.windows.size() > 1
+                                  ? fmt::format("+- {:<8.6f}", row.score.kl_standard_error())
+                                  : std::string();
+    fmt::print("{:<26} {:>10.4f} {:>10.6f} {:<11} {:>8.3f}% {:>12.3e}\n", row.label(),
+               row.score.perplexity(), row.score.kl_divergence(), error,
                100 * row.score.top1_agreement(), mean_nmse(row.errors));
   }
 }
@@ -472,6 +521,8 @@ Result<Subject> open_reference(const EvalArgs& args, ThreadPool& pool) {
   model.prefill_ratio = -1;
   model.kv_cache_dtype.clear();
   model.attention = "auto";
+  model.alpha = "auto";
+  model.calibration.clear();
   if (!args.reference_activations.empty()) model.activations = args.reference_activations;
   return open_subject(model, args.window, pool);
 }
@@ -490,6 +541,7 @@ Status check_eval_args(const EvalArgs& args, const std::vector<ModelArgs>& model
   if (args.baseline.empty()) return {};
   if (args.sweep.empty()) return invalid_argument("--baseline names a row of a --sweep");
   std::vector<Row> rows;
+  rows.reserve(models.size());
   for (const ModelArgs& model : models)
     rows.push_back({.args = model, .other_model = model.model != args.model.model});
   const auto place = baseline_place(args, rows);
@@ -505,6 +557,18 @@ Status check_same_vocabulary(const EvalArgs& args, const Subject& subject,
       fmt::format("the model has a vocabulary of {} tokens, the reference '{}' one of {}: they "
                   "cannot be compared",
                   vocab, args.reference, other));
+}
+
+// Against the reference's weights, scaled as AWQ scaled the model's.
+Result<std::vector<study::WeightError>> weight_errors(const EvalArgs& args,
+                                                      const checkpoint::WeightSource& source,
+                                                      const Subject& reference, ThreadPool& pool) {
+  SUB8_ASSIGN_OR_RETURN(const auto awq, quantize::read_awq(source.path()));
+  if (!awq) return study::weight_errors(source, *reference.bundle.source, pool);
+  SUB8_ASSIGN_OR_RETURN(auto original, checkpoint::open_checkpoint(args.reference));
+  auto scaled = quantize::fold_awq(std::move(original), awq->scales);
+  if (!scaled.ok()) return scaled.error().within(source.path().string() + "/sub8/awq.safetensors");
+  return study::weight_errors(source, **scaled, pool);
 }
 
 Status eval(EvalArgs args) {
@@ -554,12 +618,14 @@ Status eval(EvalArgs args) {
     row.quantization = source.quantization();
     row.storage_bits = storage_bits(source, models[i].weights);
     const model::Model& loaded = *subjects[i].model;
+    row.mode = loaded.mode();
+    row.facts = model::mode_facts(loaded.program(), loaded.mode());
+    row.kv_scales = loaded.kv_scale_origin();
     row.kv_cache_dtype = kernels::kv_type_name(loaded.options().kv_type);
     row.attention =
         kernels::attention_kind_name(loaded.attention(loaded.mode(), RowClass::kGenerated));
     if (reference) {
-      SUB8_ASSIGN_OR_RETURN(row.errors,
-                            study::weight_errors(source, *reference->bundle.source, pool));
+      SUB8_ASSIGN_OR_RETURN(row.errors, weight_errors(args, source, *reference, pool));
     }
     pointers.push_back(subjects[i].model.get());
     rows.push_back(std::move(row));
@@ -586,7 +652,7 @@ Verb add_eval(CLI::App& app) {
   app.add_option("--sweep", args->sweep,
                  "Compare formats on one pass of the reference: a list of original or "
                  "FORMAT, or @MODEL for another checkpoint, with flags (+head, +4/6, +MODE, "
-                 "+ratio=R), e.g. "
+                 "+ratio=R, +kv=TYPE, +alpha=SOURCE), e.g. "
                  "original,e3m2+head,nvfp4+4/6,nvfp4+plain,nvfp4+residue+ratio=1");
   app.add_option("--text", args->text, "UTF-8 text to score")->required();
   app.add_option("--window", args->window, "Tokens per window")

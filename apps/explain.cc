@@ -13,6 +13,7 @@
 #include "kernels/linear/op.h"
 #include "kernels/quantize_act/quantize_act.h"
 #include "kvcache/page_pool.h"
+#include "model/mode_summary.h"
 #include "verbs.h"
 
 namespace sub8::apps {
@@ -54,7 +55,7 @@ struct Layer {
   }
 };
 
-std::string describe(const model::RowExecution& how) {
+std::string describe_format(const model::RowExecution& how) {
   if (how.weight_only) return "16-bit activations";
   std::string_view name;
   switch (how.format) {
@@ -74,6 +75,16 @@ std::string describe(const model::RowExecution& how) {
   if (how.ratio == 0) return fmt::format("{} activations", name);
   if (how.ratio == 1) return fmt::format("{} activations + full residue (M-Ext)", name);
   return fmt::format("{} activations + residue of {} of the channels (K-Ext)", name, how.ratio);
+}
+
+std::string describe(const Layer& layer) {
+  std::string out = describe_format(layer.execution);
+  if (const auto alpha = model::input_alpha(*layer.op, layer.execution)) {
+    out += alpha->source == format::AlphaSource::kStatic
+               ? fmt::format(", static alpha {:.3e}", alpha->value)
+               : fmt::format(", alpha per {}", format::alpha_source_name(alpha->source));
+  }
+  return out;
 }
 
 // Why the weight's own path computes these rows as it does.
@@ -201,12 +212,17 @@ json::object to_json(const Layer& layer) {
   json::array modules;
   for (const std::string& module : layer.op->modules) modules.emplace_back(module);
   const Candidate* next = layer.runner_up();
+  const auto alpha = model::input_alpha(*layer.op, layer.execution);
   return {{"layer", layer.op->name},
           {"modules", std::move(modules)},
           {"format", w.format.name()},
           {"n", w.rows},
           {"k", w.cols},
-          {"execution", describe(layer.execution)},
+          {"execution", describe_format(layer.execution)},
+          {"alpha", alpha ? json::value(format::alpha_source_name(alpha->source)) : nullptr},
+          {"static_alpha", alpha && alpha->source == format::AlphaSource::kStatic
+                               ? json::value(alpha->value)
+                               : nullptr},
           {"prefill_ratio", layer.op->prompt.ratio},
           {"kernel", layer.candidates[0].name},
           {"kernel_rows", layer.kernel_rows},
@@ -223,8 +239,10 @@ void print_layers(const std::vector<Layer>& layers, bool all) {
   std::map<std::string, std::vector<const Layer*>> blocks;
   std::vector<std::string> order;
   for (const Layer& layer : layers) {
-    std::string key = fmt::format("{} {} {}", layer.op->weight->rows, describe(layer.execution),
-                                  layer.op->weight->cols);
+    std::string key = fmt::format("{} {} {}", layer.op->weight->rows,
+                                  describe_format(layer.execution), layer.op->weight->cols);
+    if (const auto alpha = model::input_alpha(*layer.op, layer.execution))
+      key += format::alpha_source_name(alpha->source);
     for (const Candidate& c : layer.candidates) key += c.name + c.reason;
     if (all) key = layer.op->name;
     if (blocks[key].empty()) order.push_back(key);
@@ -236,8 +254,7 @@ void print_layers(const std::vector<Layer>& layers, bool all) {
     const PackedMatrix& w = *layer.op->weight;
     fmt::print("{}{}\n", layer.op->name,
                block.size() > 1 ? fmt::format(" and {} like it", block.size() - 1) : "");
-    fmt::print("  stored {} [{} x {}], {}\n", w.format.name(), w.rows, w.cols,
-               describe(layer.execution));
+    fmt::print("  stored {} [{} x {}], {}\n", w.format.name(), w.rows, w.cols, describe(layer));
     for (const Candidate& c : layer.candidates)
       fmt::print("  {:<8} {:<40} {:>12}  {}\n", c.state, c.name, time_text(c.microseconds),
                  c.reason);
@@ -256,7 +273,9 @@ Status run_explain(const ExplainArgs& args) {
   options.activations = run.activations;
   options.kv_type = run.kv_type;
   options.mode = run.mode;
-  SUB8_ASSIGN_OR_RETURN(options.residue, open_residue(args.model, *source, run.mode.mode));
+  SUB8_ASSIGN_OR_RETURN(Calibrated calibrated, open_calibration(args.model, *source, run, pool));
+  options.residue = std::move(calibrated.residue);
+  options.extend = std::move(calibrated.extend);
   options.max_rows = options.max_logit_rows = 1;
   options.max_context = kvcache::kPageTokens;
   options.kv_pages = 1;
@@ -292,6 +311,10 @@ Status run_explain(const ExplainArgs& args) {
   fmt::print("{}, {} threads, path {}; mode {}, {} {} rows\n", cpu_features().model, threads,
              cpu_path_name(options.path), model::execution_mode_name(run.mode.mode), args.batch,
              args.rows);
+  fmt::print("{}\n", model::describe_mode(model->program(), model->mode()));
+  if (!model->kv_scale_origin().empty())
+    fmt::print("KV cache {}, scales {}\n", kernels::kv_type_name(options.kv_type),
+               model->kv_scale_origin());
   print_layers(layers, args.all);
   return {};
 }

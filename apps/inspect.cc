@@ -8,6 +8,7 @@
 
 #include "checkpoint/weight_source.h"
 #include "common.h"
+#include "inspect_calibration.h"
 #include "kernels/kv_write/kv_pages.h"
 #include "verbs.h"
 
@@ -225,13 +226,24 @@ Status inspect(const InspectArgs& args) {
   SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.model));
   const Totals totals = add_up(*source);
   SUB8_ASSIGN_OR_RETURN(const int64_t kv_scaled_layers, layers_with_kv_scales(*source));
+  const auto calibration = inspect_calibration(*source);
+  const auto awq = inspect_awq(*source);
   if (args.json) {
-    fmt::print("{}\n", valid_utf8(json::serialize(describe(*source, totals, kv_scaled_layers))));
+    json::object report = describe(*source, totals, kv_scaled_layers);
+    report["calibration"] = calibration && calibration->error.empty()
+                                ? json::value(calibration->facts)
+                                : json::value(nullptr);
+    report["calibration_error"] =
+        calibration && !calibration->error.empty() ? json::value(calibration->error) : nullptr;
+    report["awq"] = awq ? json::value(awq->facts) : json::value(nullptr);
+    fmt::print("{}\n", valid_utf8(json::serialize(report)));
     return {};
   }
   print_summary(*source, kv_scaled_layers);
   print_tensors(*source, args.all);
   print_totals(totals);
+  if (awq) fmt::print("{}\n", printable(awq->text));
+  if (calibration) fmt::print("{}\n", printable(describe_calibration(*calibration)));
   for (const std::string& text : source->ignored()) fmt::print("not used: {}\n", printable(text));
   for (const std::string& text : source->warnings()) print_warning(text);
   return {};

@@ -71,6 +71,11 @@ Result<Run> prepare(const PlanArgs& args) {
                         parse_layer_options(args.formats, args.ratios, args.mode == "residue"));
   SUB8_ASSIGN_OR_RETURN(out.rules.scale, quantize::parse_scale_method(args.scale));
   SUB8_ASSIGN_OR_RETURN(out.rules.block.mx, quantize::parse_mx_rule(args.mx_rule));
+  const bool any_mx = std::any_of(out.options.begin(), out.options.end(), [](const auto& option) {
+    return option.format && option.format->block_scale == format::BlockScale::kE8M0;
+  });
+  if (args.mx_rule != "even" && !any_mx)
+    return invalid_argument("--mx-rule is for MX formats, and --formats names none");
   SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
   SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(args.model));
   SUB8_ASSIGN_OR_RETURN(out.groups, study::layer_groups(*source));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -13,7 +14,10 @@
 
 #include "base/file.h"
 #include "common.h"
+#include "quantize/awq.h"
+#include "quantize/fake_int.h"
 #include "quantize/layer_plan.h"
+#include "study/awq_search.h"
 #include "study/store_calibration.h"
 #include "verbs.h"
 #include "version.h"
@@ -23,12 +27,17 @@ namespace {
 
 namespace json = boost::json;
 
+// Rows of each layer's input that --awq searches on.
+constexpr int64_t kAwqRows = 128;
+
 struct QuantizeArgs {
   std::string input;
   std::string output;
   std::string weights;
   std::string plan;
   std::string text;
+  bool awq = false;
+  std::vector<float> ratios = {0.25f};
   int64_t samples = 1024;
   int64_t length = 2048;
   int64_t seed = 42;
@@ -37,10 +46,12 @@ struct QuantizeArgs {
   std::vector<std::string> overrides;
   std::string scale = "amax";
   std::string mx_rule = "even";
+  bool mx_rule_given = false;
   std::string layout = "auto";
   std::string decoded = "bf16";
   bool four_over_six = false;
   bool export_input_scales = false;
+  std::string calibration;
   bool overwrite = false;
   bool dry_run = false;
   bool layers = false;
@@ -48,14 +59,43 @@ struct QuantizeArgs {
   std::string json_path;
 };
 
+// int4 and the like.
+Status refuse_baseline(std::string_view option, const std::string& name) {
+  if (!quantize::parse_fake_int(name).ok()) return {};
+  return unsupported(fmt::format(
+      "{}: {} is a baseline for measurements: `run` and `eval` round to it in memory, and no file "
+      "has it; give a floating-point format, e.g. e2m1:g32 or nvfp4",
+      option, name));
+}
+
+// --mx-rule speaks of MX formats only. A plan refuses it anyway.
+Status check_mx_rule(const QuantizeArgs& args, const quantize::Recipe& recipe) {
+  if (!args.mx_rule_given || !args.plan.empty()) return {};
+  const auto is_mx = [](const format::WeightFormat& f) {
+    return f.block_scale == format::BlockScale::kE8M0;
+  };
+  bool any = is_mx(recipe.weights) || (recipe.lm_head && is_mx(*recipe.lm_head));
+  for (const quantize::FormatOverride& o : recipe.overrides) any = any || is_mx(o.format);
+  if (any) return {};
+  return invalid_argument(
+      "--mx-rule is for MX formats (mxfp4, mxfp6_e3m2, mxfp6_e2m3, mxfp8), and none is asked for");
+}
+
 Result<quantize::Recipe> make_recipe(const QuantizeArgs& args) {
   quantize::Recipe out;
   if (args.weights.empty() == args.plan.empty())
     return invalid_argument("give either --weights FORMAT or --plan FILE");
-  if (args.plan.empty() && !args.text.empty())
+  if (args.awq && args.text.empty())
+    return invalid_argument("--awq searches its scales on the activations of a text: give --text");
+  if (args.awq && args.export_input_scales) {
     return invalid_argument(
-        "--text calibrates what a --plan chose; for --weights, run `sub8 "
-        "calibrate` on the result");
+        "--awq changes the activations, so static scales of the input do not fit the result: leave "
+        "out --export-input-scales; the result is calibrated on --text");
+  }
+  SUB8_RETURN_IF_ERROR(refuse_baseline("--weights", args.weights));
+  SUB8_RETURN_IF_ERROR(refuse_baseline("--lm-head", args.lm_head));
+  for (const std::string& text : args.overrides)
+    SUB8_RETURN_IF_ERROR(refuse_baseline("--override", text.substr(text.rfind('=') + 1)));
   if (args.plan.empty()) {
     SUB8_ASSIGN_OR_RETURN(out.weights, format::parse_weight_format(args.weights));
   }
@@ -72,6 +112,7 @@ Result<quantize::Recipe> make_recipe(const QuantizeArgs& args) {
   }
   SUB8_ASSIGN_OR_RETURN(out.rules.scale, quantize::parse_scale_method(args.scale));
   SUB8_ASSIGN_OR_RETURN(out.rules.block.mx, quantize::parse_mx_rule(args.mx_rule));
+  SUB8_RETURN_IF_ERROR(check_mx_rule(args, out));
   out.rules.block.four_over_six = args.four_over_six;
   SUB8_ASSIGN_OR_RETURN(out.layout, quantize::parse_layout(args.layout));
   out.export_input_scales = args.export_input_scales;
@@ -133,7 +174,46 @@ void print_errors(const quantize::QuantizeReport& report, bool all) {
              sum / static_cast<double>(count), count, *worst->nmse, worst->name);
 }
 
-json::object to_json(const quantize::QuantizeReport& report) {
+// What --awq found: the scales, and how each input fared.
+struct AwqOutcome {
+  quantize::AwqRecord record;
+  std::vector<study::AwqSiteReport> sites;
+};
+
+void print_awq(const AwqOutcome& awq, bool all) {
+  int64_t scaled = 0;
+  double logs = 0;
+  for (const study::AwqSiteReport& site : awq.sites) {
+    if (all)
+      fmt::print("{:<50}  {}\n", site.name,
+                 site.skipped.empty() ? fmt::format("AWQ exponent {:.2f}, output error x {:.3f}",
+                                                    site.exponent, site.error)
+                                      : "not scaled: " + site.skipped);
+    if (site.exponent == 0) continue;
+    ++scaled;
+    logs += std::log(site.error);
+  }
+  fmt::print("AWQ: {} of {} inputs scaled, output error there x {:.3f} (geometric mean)\n", scaled,
+             awq.sites.size(), scaled == 0 ? 1.0 : std::exp(logs / static_cast<double>(scaled)));
+}
+
+json::value to_json(const std::optional<AwqOutcome>& awq) {
+  if (!awq) return nullptr;
+  json::array sites;
+  for (const study::AwqSiteReport& site : awq->sites) {
+    sites.push_back(
+        {{"name", site.name},
+         {"exponent", site.exponent},
+         {"relative_error", site.error},
+         {"skipped", site.skipped.empty() ? json::value(nullptr) : json::value(site.skipped)}});
+  }
+  return json::object{{"text", awq->record.text},
+                      {"samples", awq->record.samples},
+                      {"tokens", awq->record.tokens},
+                      {"inputs", std::move(sites)}};
+}
+
+json::object to_json(const quantize::QuantizeReport& report, const std::optional<AwqOutcome>& awq) {
   json::array layers;
   for (const quantize::LayerReport& layer : report.layers) {
     layers.push_back({{"name", layer.name},
@@ -149,30 +229,32 @@ json::object to_json(const quantize::QuantizeReport& report) {
           {"bytes", report.output.total_bytes},
           {"file_bytes", report.file_bytes},
           {"storage_bits", report.output.storage_bits()},
+          {"awq", to_json(awq)},
           {"layers", std::move(layers)}};
 }
 
 void print_report(const QuantizeArgs& args, const quantize::QuantizeReport& report,
-                  double seconds) {
+                  const std::optional<AwqOutcome>& awq, double seconds) {
   if (args.json_path == "-") {
-    fmt::print("{}\n", valid_utf8(json::serialize(to_json(report))));
+    fmt::print("{}\n", valid_utf8(json::serialize(to_json(report, awq))));
     return;
   }
   print_sizes(report);
+  if (awq) print_awq(*awq, args.layers);
   print_errors(report, args.layers);
   if (!args.dry_run) fmt::print("wrote {} in {}\n", args.output, format_duration(seconds));
 }
 
 // The report's file first, which a standard output that cannot be written leaves alone.
 Status write_report(const QuantizeArgs& args, const quantize::QuantizeReport& report,
-                    double seconds) {
+                    const std::optional<AwqOutcome>& awq, double seconds) {
   if (!args.json_path.empty() && args.json_path != "-") {
-    SUB8_RETURN_IF_ERROR(
-        write_file_atomic(args.json_path, valid_utf8(json::serialize(to_json(report))) + "\n"));
+    SUB8_RETURN_IF_ERROR(write_file_atomic(
+        args.json_path, valid_utf8(json::serialize(to_json(report, awq))) + "\n"));
   }
   int number = 0;
   try {
-    print_report(args, report, seconds);
+    print_report(args, report, awq, seconds);
     if (std::fflush(stdout) != 0) number = errno;
   } catch (const std::system_error& error) {  // what fmt throws
     number = error.code().value();
@@ -196,34 +278,82 @@ Result<quantize::LayerPlan> read_plan(const QuantizeArgs& args) {
         "the plan has prefill ratios, which need the activations of a text: give --text FILE (and "
         "--samples, --length, --seed) as for `sub8 calibrate`");
   }
-  if (!plan.residue && !args.text.empty())
+  if (!plan.residue && !args.text.empty() && !args.awq)
     return invalid_argument(
-        "the plan is for weight-only execution, which calibrates nothing: leave "
-        "out --text");
+        "the plan is for weight-only execution, which calibrates nothing: leave out --text");
   return plan;
 }
 
-// Calibrates the finished weights and stores masks, columns and ratios beside them.
-Status store_plan_residue(const QuantizeArgs& args, const quantize::LayerPlan& plan,
-                          const checkpoint::WeightSource& original,
-                          const std::filesystem::path& directory, ThreadPool& pool) {
+// The samples of --text, as `sub8 calibrate` draws them.
+Result<std::vector<study::Sample>> read_samples(const QuantizeArgs& args,
+                                                const checkpoint::WeightSource& source,
+                                                const study::CalibrateOptions& sampling) {
+  SUB8_ASSIGN_OR_RETURN(const auto tokenizer, engine::load_tokenizer(source));
+  SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
+  auto samples = study::text_samples(*tokenizer, text, sampling);
+  if (!samples.ok()) return samples.error().within(args.text);
+  return samples;
+}
+
+study::CalibrateOptions sampling_of(const QuantizeArgs& args) {
+  return {.samples = args.samples, .length = args.length, .seed = static_cast<uint64_t>(args.seed)};
+}
+
+// Captures activations of the input model and searches on them.
+Result<AwqOutcome> find_awq_scales(const QuantizeArgs& args, const quantize::Recipe& recipe,
+                                   const checkpoint::WeightSource& source, ThreadPool& pool) {
+  SUB8_ASSIGN_OR_RETURN(const quantize::Plan plan, quantize::plan_quantization(source, recipe));
+  study::CalibrateOptions sampling = sampling_of(args);
+  SUB8_ASSIGN_OR_RETURN(const auto samples, read_samples(args, source, sampling));
+  int64_t tokens = 0;
+  for (const study::Sample& sample : samples) tokens += static_cast<int64_t>(sample.size());
+  study::RowCapture rows(tokens, kAwqRows);
+  study::Calibration calibration;
+  {
+    SUB8_ASSIGN_OR_RETURN(const auto model,
+                          study::load_for_calibration(source, args.length, {}, pool));
+    ProgressBar bar("capturing");
+    sampling.progress = [&](int64_t done, int64_t total) {
+      bar.update(static_cast<double>(done), static_cast<double>(total),
+                 fmt::format("sample {} of {}", done, total));
+    };
+    SUB8_ASSIGN_OR_RETURN(calibration, study::calibrate(*model, samples, sampling, &rows));
+  }
+  ProgressBar bar("searching AWQ scales");
+  study::AwqSearchOptions options;
+  options.progress = [&](int64_t done, int64_t total, std::string_view site) {
+    bar.update(static_cast<double>(done), static_cast<double>(total), site);
+  };
+  SUB8_ASSIGN_OR_RETURN(study::AwqSearch search,
+                        study::search_awq(source, plan, recipe, calibration, rows, options, pool));
+  return AwqOutcome{
+      {std::move(search.scales), file_name(args.text), calibration.samples, calibration.tokens},
+      std::move(search.sites)};
+}
+
+// Calibrates the finished weights and stores masks, columns and ratios beside them. `original` is
+// what was quantised, AWQ's scales folded in.
+Status store_calibration(const QuantizeArgs& args, const std::optional<quantize::LayerPlan>& plan,
+                         const format::BlockRules& rules, const checkpoint::WeightSource& original,
+                         const std::filesystem::path& directory, ThreadPool& pool) {
   SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(directory));
   SUB8_ASSIGN_OR_RETURN(const engine::Bundle bundle, engine::make_bundle(std::move(source)));
-  SUB8_ASSIGN_OR_RETURN(const std::string text, read_file(args.text));
-  study::CalibrateOptions sampling{
-      .samples = args.samples, .length = args.length, .seed = static_cast<uint64_t>(args.seed)};
-  auto samples = study::text_samples(*bundle.tokenizer, text, sampling);
-  if (!samples.ok()) return samples.error().within(args.text);
+  study::CalibrateOptions sampling = sampling_of(args);
+  SUB8_ASSIGN_OR_RETURN(const auto samples, read_samples(args, *bundle.source, sampling));
   study::StoreOptions store;
   store.original = &original;
   store.original_name = file_name(args.input);
   store.text_name = file_name(args.text);
-  store.rules = plan.rules.block;
-  store.ratios.clear();
-  for (const quantize::PlannedLayer& layer : plan.layers) {
-    if (!layer.option.format || !model::fp4_activations(*layer.option.format)) continue;
-    for (const std::string& module : layer.modules)
-      store.planned[module] = layer.option.prefill_ratio;
+  store.rules = rules;
+  if (plan) {
+    store.ratios.clear();
+    for (const quantize::PlannedLayer& layer : plan->layers) {
+      if (!layer.option.format || !model::fp4_activations(*layer.option.format)) continue;
+      for (const std::string& module : layer.modules)
+        store.planned[module] = layer.option.prefill_ratio;
+    }
+  } else {
+    SUB8_ASSIGN_OR_RETURN(store.ratios, parse_select_ratios(args.ratios));
   }
   ProgressBar bar("calibrating");
   sampling.progress = [&](int64_t done, int64_t total) {
@@ -233,10 +363,29 @@ Status store_plan_residue(const QuantizeArgs& args, const quantize::LayerPlan& p
   SUB8_ASSIGN_OR_RETURN(const auto model,
                         study::load_for_calibration(*bundle.source, args.length, {}, pool));
   SUB8_ASSIGN_OR_RETURN(const study::Calibration calibration,
-                        study::calibrate(*model, *samples, sampling));
+                        study::calibrate(*model, samples, sampling));
   const auto stored =
       study::store_calibration(directory, *bundle.source, calibration, sampling, store, pool);
   return stored.ok() ? Status() : Status(stored.error());
+}
+
+// What a calibration of the input measured, for static activation scales.
+Status take_input_amax(const QuantizeArgs& args, const checkpoint::WeightSource& source,
+                       quantize::Recipe& recipe) {
+  if (!args.calibration.empty() && !args.export_input_scales) {
+    return invalid_argument(
+        "--calibration gives the static activation scales of --export-input-scales, which is "
+        "missing");
+  }
+  if (!args.export_input_scales) return {};
+  const std::string directory = args.calibration.empty() ? args.input : args.calibration;
+  if (!checkpoint::has_residue(directory)) {
+    if (args.calibration.empty()) return {};
+    return not_found(fmt::format("--calibration: '{}' has no sub8/residue.json", directory));
+  }
+  SUB8_ASSIGN_OR_RETURN(const auto residue, checkpoint::read_residue(directory, source));
+  for (const auto& [name, module] : residue->modules) recipe.input_amax[name] = module.amax;
+  return {};
 }
 
 Status run_quantize(const QuantizeArgs& args) {
@@ -248,13 +397,18 @@ Status run_quantize(const QuantizeArgs& args) {
   if (!args.plan.empty()) {
     SUB8_ASSIGN_OR_RETURN(plan, read_plan(args));
   }
-  SUB8_ASSIGN_OR_RETURN(const auto source, checkpoint::open_checkpoint(args.input));
+  if (args.plan.empty() && !args.text.empty()) {
+    const auto ratios = parse_select_ratios(args.ratios);
+    if (!ratios.ok()) return ratios.error();
+  }
+  SUB8_ASSIGN_OR_RETURN(auto source, checkpoint::open_checkpoint(args.input));
   if (plan) {
     if (Status fits = quantize::check_layer_plan(*plan, *source); !fits.ok())
       return fits.error().within(args.plan);
     quantize::apply_layer_plan(*plan, recipe);
   }
   for (const std::string& warning : source->warnings()) print_warning(warning);
+  SUB8_RETURN_IF_ERROR(take_input_amax(args, *source, recipe));
   quantize::OutputOptions options;
   options.directory = args.output;
   options.overwrite = args.overwrite;
@@ -265,11 +419,17 @@ Status run_quantize(const QuantizeArgs& args) {
     SUB8_ASSIGN_OR_RETURN(options.extra_files, extra_files(*source));
   }
   ThreadPool pool(args.threads > 0 ? args.threads : ThreadPool::default_threads());
-  if (plan && plan->residue) {
-    options.complete = [&](const std::filesystem::path& directory) {
-      return store_plan_residue(args, *plan, *source, directory, pool);
-    };
+  std::optional<AwqOutcome> awq;
+  if (args.awq && !args.dry_run) {
+    SUB8_ASSIGN_OR_RETURN(awq, find_awq_scales(args, recipe, *source, pool));
+    SUB8_ASSIGN_OR_RETURN(source, quantize::fold_awq(std::move(source), awq->record.scales));
   }
+  const bool calibrates = plan ? plan->residue : !args.text.empty();
+  options.complete = [&](const std::filesystem::path& directory) -> Status {
+    if (awq) SUB8_RETURN_IF_ERROR(quantize::write_awq(directory, awq->record));
+    if (!calibrates) return {};
+    return store_calibration(args, plan, recipe.rules.block, *source, directory, pool);
+  };
   ProgressBar bar("quantising");
   SUB8_ASSIGN_OR_RETURN(const quantize::QuantizeReport report,
                         quantize::quantize_checkpoint(
@@ -279,7 +439,7 @@ Status run_quantize(const QuantizeArgs& args) {
                             }));
   bar.clear();
   for (const std::string& warning : report.warnings) print_warning(warning);
-  Status reported = write_report(args, report, bar.seconds());
+  Status reported = write_report(args, report, awq, bar.seconds());
   if (reported.ok() || args.dry_run) return reported;
   return Error{reported.error().code,
                reported.error().message + "; '" + args.output + "' is complete"};
@@ -299,9 +459,17 @@ Verb add_quantize(CLI::App& app) {
       "--plan", args->plan,
       "Instead of --weights: formats and prefill ratios of each layer, from `sub8 plan`");
   CLI::Option* text = app.add_option("--text", args->text,
-                                     "With a --plan for the mode residue: UTF-8 text that the "
-                                     "result is calibrated on, as in `sub8 "
-                                     "calibrate`");
+                                     "UTF-8 text that the result is calibrated on, as by `sub8 "
+                                     "calibrate`; a --plan for the mode residue needs it");
+  app.add_flag("--awq", args->awq,
+               "Scale input channels by their activations on --text before quantising, folded "
+               "into the layer before (AWQ)");
+  app.add_option("--ratios", args->ratios,
+                 "With --text and --weights: ratios that get extension columns, some of "
+                 "0.125,0.25,0.5")
+      ->needs(text)
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--samples", args->samples, "With --text: at most this many samples")
       ->needs(text)
       ->check(CLI::Range(1, 1 << 30))
@@ -328,8 +496,9 @@ Verb add_quantize(CLI::App& app) {
   app.add_option("--scale", args->scale,
                  "amax, or mse to search the scale with the least squared error")
       ->capture_default_str();
-  app.add_option("--mx-rule", args->mx_rule, "Shared exponent of MX formats: even, ceil or floor")
-      ->capture_default_str();
+  CLI::Option* mx_rule = app.add_option("--mx-rule", args->mx_rule,
+                                        "Shared exponent of MX formats: even, ceil or floor")
+                             ->capture_default_str();
   app.add_flag("--four-over-six", args->four_over_six,
                "nvfp4: try mapping the largest value of a block to 4 as well as to 6");
   app.add_option("--layout", args->layout, "auto, sub8, modelopt or compressed-tensors")
@@ -338,14 +507,20 @@ Verb add_quantize(CLI::App& app) {
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   app.add_flag("--export-input-scales", args->export_input_scales,
-               "Static activation scales in the export: not written yet, refused");
+               "Write static activation scales (input_scale): those that IN has, or from its "
+               "calibration by `sub8 calibrate`; other engines then compute W4A4");
+  app.add_option("--calibration", args->calibration,
+                 "With --export-input-scales: the directory whose sub8/residue.* is used [IN]");
   app.add_flag("--overwrite", args->overwrite, "Replace OUT and all it holds, if sub8 wrote it");
   app.add_flag("--dry-run", args->dry_run, "Print sizes only; read no weight, write nothing");
   app.add_flag("--layers", args->layers, "Print the error of every matrix");
   app.add_option("--threads", args->threads, "CPU threads [all that this process may use]")
       ->check(CLI::Range(1, 1024));
   app.add_option("--json", args->json_path, "Write the report here; - for standard output");
-  return [args] { return run_quantize(*args); };
+  return [args, mx_rule] {
+    args->mx_rule_given = mx_rule->count() > 0;
+    return run_quantize(*args);
+  };
 }
 
 }  // namespace sub8::apps

@@ -1,7 +1,7 @@
 """What each weight format costs in accuracy: evaluates a model in every format against its original and writes a page.
 
 usage: quality.py --sub8 BIN --model DEMO.gguf --work DIR [--out docs/quality.md] [--windows N] [--formats a,b,...]
-                  [--plan-windows N] [--only planner]
+                  [--plan-windows N] [--only planner|calibrated|awq]
 
 Every `sub8 eval --sweep` keeps its report in DIR, so an interrupted run goes on where it stopped. The reference is the original
 with exact float32 weights and activations.
@@ -23,6 +23,14 @@ MODES = ["nvfp4+plain", "nvfp4+residue+ratio=1", "nvfp4+fp8", "nvfp4+fp8-residue
 # KV caches and queries of generated rows; the weights stay as they are, or are those of the residue mode.
 CACHES = ["original", "original+kv=fp8", "original+kv=nvfp4", "original+kv=nvfp4+fp8-query", "original+kv=nvfp4+fp4-query",
           "original+kv=nvfp4+resattn", "nvfp4+residue", "nvfp4+residue+kv=nvfp4+fp8-query", "nvfp4+residue+kv=nvfp4+resattn"]
+# With a calibration of the original: channels that the ratio selects, static alphas, scales of the KV cache.
+CALIBRATED = [f"{fmt}+residue+ratio={ratio}" for fmt in ("nvfp4", "mxfp4") for ratio in (0.125, 0.25, 0.5)]
+CALIBRATED += ["nvfp4+plain+alpha=static", "nvfp4+residue+ratio=1+alpha=static", "nvfp4+fp8+alpha=static"]
+CALIBRATED_CACHES = ["original+kv=fp8", "original+kv=nvfp4", "original+kv=nvfp4+fp8-query", "original+kv=nvfp4+resattn"]
+# AWQ: format -> modes of its result, beside the same modes without AWQ.
+AWQ = {"nvfp4": ["", "+plain", "+residue+ratio=0.25", "+residue+ratio=1"],
+       "mxfp4": ["", "+plain", "+residue+ratio=0.25", "+residue+ratio=1"], "e2m2": [""], "e2m1:g32": [""]}
+SAMPLE = ["--samples", "32", "--length", "512"]  # of PLAN_TEXT, for calibration and AWQ
 # Formats whose storage bits are the planner's three budgets.
 BUDGETS = ["nvfp4", "e2m2", "e3m2"]
 PLAN_TEXT = "prose-calibration.txt"
@@ -42,28 +50,50 @@ def weight_rows(args):
             for fmt in args.formats.split(",") for head in ([False] if fmt == "original" else [False, True])]
 
 
-def evaluate(args, labels, text, rows="prompt"):
+def text_path(args, name):
+    return os.path.join(args.work, "text", name)
+
+
+def calibration(args):
+    """The original's calibration, made once."""
+    out = os.path.join(args.work, "calibration")
+    if not os.path.exists(os.path.join(out, "sub8", "residue.json")):
+        run([args.sub8, "calibrate", args.model, "--text", text_path(args, PLAN_TEXT), "--out", out, *SAMPLE])
+    return out
+
+
+def awq_model(args, fmt):
+    """The model after AWQ, calibrated on the same text."""
+    out = os.path.join(args.work, "awq-" + fmt.replace(":", "-"))
+    if not os.path.exists(os.path.join(out, "config.json")):
+        print(f"AWQ, {fmt} ...", file=sys.stderr)
+        run([args.sub8, "quantize", args.model, out, "--weights", fmt, "--awq", "--text", text_path(args, PLAN_TEXT), *SAMPLE])
+    return out
+
+
+def evaluate(args, labels, text, rows="prompt", calibrated=False):
     """Reports of some rows: one pass of the reference over the text."""
-    digest = hashlib.sha256((",".join(labels) + ("" if rows == "prompt" else " " + rows)).encode()).hexdigest()[:12]
+    key = ",".join(labels) + ("" if rows == "prompt" else " " + rows) + (" calibrated" if calibrated else "")
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     path = os.path.join(args.work, f"{text}-{args.windows}-{digest}.json")
     if not os.path.exists(path):
         print(f"{text}: {', '.join(labels)} ...", file=sys.stderr)
-        run([args.sub8, "eval", args.model, "--text", os.path.join(args.work, "text", TEXTS[text]), "--window", "512",
+        run([args.sub8, "eval", args.model, "--text", text_path(args, TEXTS[text]), "--window", "512",
              "--max-windows", str(args.windows), "--reference-activations", "f32", "--sweep", ",".join(labels), "--rows", rows,
-             "--json", path])
+             "--json", path] + (["--calibration", calibration(args)] if calibrated else []))
     with open(path) as file:
         report = json.load(file)["rows"]
     if "kl_interval" in report[0] and "storage_bits" in report[0]:
         return report
     os.remove(path)  # of a program before these keys
-    return evaluate(args, labels, text, rows)
+    return evaluate(args, labels, text, rows, calibrated)
 
 
 def make_plan(args, budget):
     """The model planned for the storage bits of a uniform format; sensitivities are kept and serve all budgets."""
     plan, out = (os.path.join(args.work, f"planned-{budget}-{args.plan_windows}{end}") for end in (".json", ""))
     if not os.path.exists(plan):
-        run([args.sub8, "plan", args.model, "--text", os.path.join(args.work, "text", PLAN_TEXT), "--windows", str(args.plan_windows),
+        run([args.sub8, "plan", args.model, "--text", text_path(args, PLAN_TEXT), "--windows", str(args.plan_windows),
              "--window", "128", "--budget", f"storage-bits={budget}", "--out", plan,
              "--cache", os.path.join(args.work, f"planner-{args.plan_windows}.cache"), "--json", plan + ".report"])
     if not os.path.exists(os.path.join(out, "config.json")):
@@ -111,12 +141,12 @@ def megabytes(args, fmt, head):
     return f"{report['bytes'] / 1e6:.1f}"
 
 
-def reports(args, labels, rows="prompt"):
+def reports(args, labels, rows="prompt", calibrated=False):
     """label -> (report on prose, report on code)."""
     out = {}
     for first in range(0, len(labels), BATCH):
         batch = labels[first:first + BATCH]
-        prose, code = (evaluate(args, batch, text, rows) for text in TEXTS)
+        prose, code = (evaluate(args, batch, text, rows, calibrated) for text in TEXTS)
         out |= {label: pair for label, *pair in zip(batch, prose, code)}
     return out
 
@@ -149,10 +179,50 @@ def cache_rows(found):
                report["attention"], *scores(found[label])]
 
 
+def score_head():
+    return [f"{text} {figure}" for text in TEXTS for figure in ("PPL", "KLD", "interval", "top-1")]
+
+
+def calibrated_section(args):
+    """What calibration buys without AWQ."""
+    found = reports(args, CALIBRATED, calibrated=True)
+    caches = reports(args, CALIBRATED_CACHES, "generated", True)
+    rows = []
+    for label in CALIBRATED:
+        weights, *flags = label.split("+")
+        report = found[label][0]
+        rows.append([weights, report["mode"], "-" if report["prefill_ratio"] is None else f"{report['prefill_ratio']:g}",
+                     report["alpha"] or "-", *scores(found[label])])
+    cache_cells = [["bf16", caches[label][0]["kv_cache_dtype"], caches[label][0]["attention"], *scores(caches[label])]
+                   for label in CALIBRATED_CACHES]
+    return ["## With calibration", "",
+            f"Masks, alphas and scales from 32 samples of 512 tokens of other prose ({PLAN_TEXT}), weights quantised at load. Without masks, with "
+            "alphas of rows and scales of 1: the tables above.", "",
+            *table(["weights", "mode", "ratio", "alpha", *score_head()], rows), "",
+            "KV scales calibrated, rows count as generated:", "",
+            *table(["weights", "KV cache", "queries", *score_head()], cache_cells), ""]
+
+
+def awq_section(args):
+    """Scales searched on activations, with and without residue."""
+    rows = []
+    for fmt, modes in AWQ.items():
+        labels = ["@" + awq_model(args, fmt) + mode for mode in modes]
+        with_awq = reports(args, labels)
+        # Ratios between 0 and 1 need masks in both.
+        without = reports(args, [fmt + mode for mode in modes], calibrated=True)
+        for mode, label in zip(modes, labels):
+            name = mode.lstrip("+").replace("residue+ratio=1", "residue, all rows").replace("residue+ratio=", "residue, ratio ") or "weight-only"
+            rows.append([fmt, "no", name, *scores(without[fmt + mode])])
+            rows.append([fmt, "yes", name, *scores(with_awq[label])])
+    return ["## AWQ", "",
+            f"`sub8 quantize --awq` ([awq.md](awq.md)) on 32 samples of 512 tokens of other prose ({PLAN_TEXT}); masks are those of the scaled "
+            "model.", "", *table(["format", "AWQ", "mode", *score_head()], rows), ""]
+
+
 def page(args):
     rows = weight_rows(args)
     found = reports(args, [label for label, _, _ in rows] + MODES)
-    score_head = [f"{text} {figure}" for text in TEXTS for figure in ("PPL", "KLD", "interval", "top-1")]
     weights = []
     for label, fmt, head in rows:
         name = "bf16" if fmt == "original" else fmt
@@ -168,13 +238,15 @@ def page(args):
         "are codes and scales per quantised weight; `int4` (FP32 scale per channel) and `int4:g128` (FP16 scale per group) are "
         "baselines, quantised and dequantised in memory, never written. Definitions: [evaluation.md](evaluation.md). "
         f"Regenerate: `./dev quality`. This page: {datetime.date.today()}, {cpu_name()}.", "",
-        "## Weight-only, bf16 activations", "", *table(["format", "head", "MB", "storage bits", *score_head], weights), "",
+        "## Weight-only, bf16 activations", "", *table(["format", "head", "MB", "storage bits", *score_head()], weights), "",
         "## Activations in 4 and 8 bits", "",
         "Weights as above without the head; what the modes do: [modes.md](modes.md).", "",
-        *table(["weights", "mode", *score_head], modes), "",
+        *table(["weights", "mode", *score_head()], modes), "",
         "## KV caches", "",
         "Rows count as generated (`--rows generated`): queries as [modes.md](modes.md) says, KV scales 1.", "",
-        *table(["weights", "KV cache", "queries", *score_head], list(cache_rows(reports(args, CACHES, "generated")))), "",
+        *table(["weights", "KV cache", "queries", *score_head()], list(cache_rows(reports(args, CACHES, "generated")))), "",
+        *calibrated_section(args),
+        *awq_section(args),
         *planner_section(args),
         "## Reading", "",
         "A model of 135M parameters loses more to quantisation than the papers' 7B to 70B, and its output head most of all, since it "
@@ -182,6 +254,9 @@ def page(args):
         "three mantissa bits more than three exponent bits (`e2m3` against `e3m2`), four-over-six a little. Coarse integers are worst "
         "at equal bits. Four-bit activations cost about as much again as four-bit weights; their residue takes nearly all of that "
         "back.", ""])
+
+
+SECTIONS = {"planner": planner_section, "calibrated": calibrated_section, "awq": awq_section}
 
 
 def main():
@@ -192,14 +267,14 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--plan-windows", type=int, default=8)
-    parser.add_argument("--only", choices=["planner"], help="print this section alone")
+    parser.add_argument("--only", choices=list(SECTIONS), help="print this section alone")
     parser.add_argument("--formats", default=",".join(FORMATS))
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
     here = os.path.dirname(os.path.abspath(__file__))
     if not all(os.path.exists(os.path.join(args.work, "text", name)) for name in TEXTS.values()):
         run([sys.executable, os.path.join(here, "eval_text.py"), "--out", os.path.join(args.work, "text")])
-    text = "\n".join(planner_section(args)) if args.only else page(args)
+    text = "\n".join(SECTIONS[args.only](args)) if args.only else page(args)
     if args.out:
         with open(args.out, "w") as file:
             file.write(text)
