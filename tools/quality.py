@@ -34,7 +34,7 @@ SAMPLE = ["--samples", "32", "--length", "512"]  # of PLAN_TEXT, for calibration
 # Formats whose storage bits are the planner's three budgets.
 BUDGETS = ["nvfp4", "e2m2", "e3m2"]
 PLAN_TEXT = "prose-calibration.txt"
-BATCH = 9  # rows that share one pass of the reference: 135M parameters take about 0.3 GB each
+BATCH = 18  # rows that share one pass of the reference: 135M parameters take about 0.3 GB each
 
 
 def run(command):
@@ -266,7 +266,7 @@ def main():
     parser.add_argument("--work", required=True)
     parser.add_argument("--out")
     parser.add_argument("--windows", type=int, default=20)
-    parser.add_argument("--plan-windows", type=int, default=8)
+    parser.add_argument("--plan-windows", type=int, default=2)
     parser.add_argument("--only", choices=list(SECTIONS), help="print this section alone")
     parser.add_argument("--formats", default=",".join(FORMATS))
     args = parser.parse_args()
