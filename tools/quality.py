@@ -1,7 +1,7 @@
 """What each weight format costs in accuracy: evaluates a model in every format against its original and writes a page.
 
 usage: quality.py --sub8 BIN --model DEMO.gguf --work DIR [--out docs/quality.md] [--windows N] [--formats a,b,...]
-                  [--plan-windows N] [--only planner|calibrated|awq]
+                  [--plan-windows N] [--only planner|calibrated|awq] [--sections calibrated,awq,planner]
 
 Every `sub8 eval --sweep` keeps its report in DIR, so an interrupted run goes on where it stopped. The reference is the original
 with exact float32 weights and activations.
@@ -245,9 +245,7 @@ def page(args):
         "## KV caches", "",
         "Rows count as generated (`--rows generated`): queries as [modes.md](modes.md) says, KV scales 1.", "",
         *table(["weights", "KV cache", "queries", *score_head()], list(cache_rows(reports(args, CACHES, "generated")))), "",
-        *calibrated_section(args),
-        *awq_section(args),
-        *planner_section(args),
+        *(line for name in args.sections.split(",") if name for line in SECTIONS[name](args)),
         "## Reading", "",
         "A model of 135M parameters loses more to quantisation than the papers' 7B to 70B, and its output head most of all, since it "
         "is the embedding table as well: one scale per channel is coarse for it. Finer group scales help (`e2m1:g32` against `e3m1`), "
@@ -256,7 +254,8 @@ def page(args):
         "back.", ""])
 
 
-SECTIONS = {"planner": planner_section, "calibrated": calibrated_section, "awq": awq_section}
+# Behind the tables of formats, modes and caches, in the page's order.
+SECTIONS = {"calibrated": calibrated_section, "awq": awq_section, "planner": planner_section}
 
 
 def main():
@@ -268,8 +267,12 @@ def main():
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--plan-windows", type=int, default=2)
     parser.add_argument("--only", choices=list(SECTIONS), help="print this section alone")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="what the page has behind formats, modes and caches")
     parser.add_argument("--formats", default=",".join(FORMATS))
     args = parser.parse_args()
+    for name in filter(None, args.sections.split(",")):
+        if name not in SECTIONS:
+            parser.error(f"--sections: unknown '{name}'; known are {', '.join(SECTIONS)}")
     os.makedirs(args.work, exist_ok=True)
     here = os.path.dirname(os.path.abspath(__file__))
     if not all(os.path.exists(os.path.join(args.work, "text", name)) for name in TEXTS.values()):
