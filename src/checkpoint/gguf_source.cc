@@ -102,6 +102,9 @@ Result<std::unique_ptr<WeightSource>> GgufSource::open(const fs::path& path) {
                          "\" is not something that sub8 understands, and leaving it out would "
                          "change the result");
     }
+    SUB8_RETURN_IF_ERROR(
+        check_unused_in_layers(tensor.name, "blk.", out->config_,
+                               out->file_.source() + ": tensor \"" + tensor.name + "\""));
     out->ignored_.push_back(tensor.name + ": not part of the text model");
   }
   out->describe_types();

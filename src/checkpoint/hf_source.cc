@@ -409,6 +409,8 @@ Status HfSource::account_for_unused() {
                          " is not something that sub8 understands, and leaving it out would "
                          "change the result");
     }
+    SUB8_RETURN_IF_ERROR(check_unused_in_layers(name, layer_prefix(config_), config_,
+                                                tensor_label(*tensors_.peek(name))));
     ignored_.push_back(name + ": not part of the text model");
   }
   return {};

@@ -1,5 +1,8 @@
 #include "checkpoint/model_layout.h"
 
+#include <charconv>
+#include <system_error>
+
 namespace sub8::checkpoint {
 namespace {
 
@@ -30,7 +33,7 @@ class Layout {
 void rope_model_layers(const ModelConfig& c, Layout& layout) {
   const bool gemma = c.architecture == Architecture::kGemma3;
   for (int64_t i = 0; i < c.layers; ++i) {
-    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    const std::string layer = layer_prefix(c) + std::to_string(i) + ".";
     const std::string attention = layer + "self_attn.";
     const std::string mlp = layer + "mlp.";
     layout.vector(layer + "input_layernorm.weight", c.hidden_size);
@@ -53,7 +56,7 @@ void rope_model_layers(const ModelConfig& c, Layout& layout) {
 
 void opt_layers(const ModelConfig& c, Layout& layout) {
   for (int64_t i = 0; i < c.layers; ++i) {
-    const std::string layer = "model.decoder.layers." + std::to_string(i) + ".";
+    const std::string layer = layer_prefix(c) + std::to_string(i) + ".";
     const std::string attention = layer + "self_attn.";
     layout.layer_norm(layer + "self_attn_layer_norm", c.hidden_size, c.norm_affine);
     for (const char* part : {"q_proj", "k_proj", "v_proj"}) {
@@ -67,6 +70,29 @@ void opt_layers(const ModelConfig& c, Layout& layout) {
 }
 
 }  // namespace
+
+std::string layer_prefix(const ModelConfig& config) {
+  return config.architecture == Architecture::kOpt ? "model.decoder.layers." : "model.layers.";
+}
+
+Status check_unused_in_layers(std::string_view name, std::string_view prefix,
+                              const ModelConfig& config, const std::string& where) {
+  if (!name.starts_with(prefix)) return {};
+  name.remove_prefix(prefix.size());
+  int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return {};
+  if (layer >= config.layers) {
+    return corrupt_data(where + " belongs to layer " + std::to_string(layer) +
+                        ", and by its configuration the model has " +
+                        std::to_string(config.layers) +
+                        " layers, from 0; the configuration is not that of these weights");
+  }
+  if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn_rot_embd")) return {};
+  return unsupported(where + " is a part of a layer that " +
+                     std::string(architecture_name(config.architecture)) +
+                     " models do not have, and leaving it out would change the result");
+}
 
 std::string embedding_module(const ModelConfig& config) {
   return config.architecture == Architecture::kOpt ? "model.decoder.embed_tokens"

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
 
@@ -20,6 +22,16 @@ struct ExpectedWeight {
 // In the model's order: embeddings, layers, final norm, head. "lm_head" is left out where
 // `tied_head`.
 std::vector<ExpectedWeight> expected_weights(const ModelConfig& config, bool tied_head);
+
+// "model.layers." or "model.decoder.layers.": a layer's number follows.
+std::string layer_prefix(const ModelConfig& config);
+
+// An error where `name`, a tensor that no expected weight uses, lies inside the decoder's layers:
+// `prefix` and a number begin it. The model would compute something else without it, be it a layer
+// behind the last of `config` or a part that this architecture does not have. Position tables,
+// which are computed, may be there. `where` names the tensor in the message.
+Status check_unused_in_layers(std::string_view name, std::string_view prefix,
+                              const ModelConfig& config, const std::string& where);
 
 // "model.embed_tokens" or "model.decoder.embed_tokens".
 std::string embedding_module(const ModelConfig& config);

@@ -180,6 +180,11 @@ Result<RopePair> read_rope(const JsonRef& config, Architecture architecture, dou
   out.full.theta = theta;
   if (object) {
     SUB8_ASSIGN_OR_RETURN(out.full, read_rope_object(*object, theta, max_positions, warnings));
+    if (config.find("rope_theta") && out.full.theta != theta) {
+      return corrupt_data(object->where() + ".rope_theta: " + std::to_string(out.full.theta) +
+                          ", while rope_theta beside it is " + std::to_string(theta) +
+                          "; remove the wrong one");
+    }
   }
   if (both) {
     SUB8_ASSIGN_OR_RETURN(const RopeConfig older,

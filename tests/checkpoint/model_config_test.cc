@@ -98,6 +98,15 @@ TEST(ModelConfig, RopeNamedTwiceMustAgree) {
                  "rope_parameters", ErrorCode::kCorruptData);
 }
 
+TEST(ModelConfig, RopeThetaNamedTwiceMustAgree) {
+  expect_refused(R"("rope_theta":1e4,"rope_parameters":{"rope_type":"default","rope_theta":5e5})",
+                 "rope_theta", ErrorCode::kCorruptData);
+  EXPECT_EQ(llama(R"("rope_theta":5e5,"rope_parameters":{"rope_type":"default","rope_theta":5e5})")
+                .value()
+                .rope.theta,
+            5e5);
+}
+
 TEST(ModelConfig, ClassAndModelTypeMustAgree) {
   const auto fits = llama(R"("architectures":["LlamaForCausalLM"])");
   ASSERT_TRUE(fits.ok()) << fits.error().message;

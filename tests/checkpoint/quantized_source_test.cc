@@ -469,6 +469,16 @@ TEST(QuantizedSource, TensorsThatWouldChangeTheResultAreNotIgnored) {
   Model bias;
   bias.tensors.put_f32(Model::layer("self_attn.o_proj") + ".bias", {32}, Model::ramp(32));
   expect_refused(bias, "o_proj.bias");
+  Model layers;  // one more than config.json says
+  layers.tensors.put_f32("model.layers.7.input_layernorm.weight", {32}, Model::ramp(32));
+  expect_refused(layers, "layer 7");
+  Model foreign;  // Qwen3's norm in a Llama
+  foreign.tensors.put_f32(Model::layer("self_attn.q_norm.weight"), {16}, Model::ramp(16));
+  expect_refused(foreign, "q_norm");
+  Model table;  // older exports store the angles, which are computed
+  table.tensors.put_f32(Model::layer("self_attn.rotary_emb.inv_freq"), {8}, Model::ramp(8));
+  TempDir tables;
+  EXPECT_TRUE(table.open(tables).ok());
   Model vision;
   vision.tensors.put_f32("vision_tower.x.weight", {1}, {1});
   TempDir dir;
