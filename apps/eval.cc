@@ -88,7 +88,6 @@ Result<Subject> open_subject(const ModelArgs& args, int64_t window, ThreadPool& 
 // Packs the weights.
 Status load_subject(Subject& subject, ThreadPool& pool, const std::string& title) {
   const checkpoint::WeightSource& source = *subject.bundle.source;
-  say_decoded_memory(source, subject.options.activations == ActivationType::kF32);
   ProgressBar bar(title);
   subject.options.progress = [&](const model::LoadProgress& p) {
     bar.update(static_cast<double>(p.done_bytes), static_cast<double>(p.total_bytes), p.module);
@@ -608,6 +607,9 @@ Status eval(EvalArgs args) {
   if (Status enough = study::check_length(token_count, options); !enough.ok())
     return enough.error().within(args.text);
   if (reference) SUB8_RETURN_IF_ERROR(load_subject(*reference, pool, "loading the reference"));
+  // A reference is meant to be as it is, and a sweep names its formats.
+  if (args.sweep.empty())
+    say_decoded_memory(*subjects[0].bundle.source, args.model.activations == "f32");
   std::vector<Row> rows;
   std::vector<model::Model*> pointers;
   for (size_t i = 0; i < models.size(); ++i) {
