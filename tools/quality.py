@@ -74,7 +74,8 @@ def awq_model(args, fmt):
 def evaluate(args, labels, text, rows="prompt", calibrated=False):
     """Reports of some rows: one pass of the reference over the text."""
     key = ",".join(labels) + ("" if rows == "prompt" else " " + rows) + (" calibrated" if calibrated else "")
-    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+    # Models in DIR by their names there: DIR may be spelled in several ways.
+    digest = hashlib.sha256(key.replace("@" + args.work.rstrip("/") + "/", "@").encode()).hexdigest()[:12]
     path = os.path.join(args.work, f"{text}-{args.windows}-{digest}.json")
     if not os.path.exists(path):
         print(f"{text}: {', '.join(labels)} ...", file=sys.stderr)
